@@ -1,0 +1,82 @@
+"""References to secrets (`env:`, `file:`, `cmd:`), and the masker that keeps their values out of every output."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.errors import UsageError
+
+REFERENCE = re.compile(r"^(env|file|cmd):(.+)$", re.DOTALL)
+
+# What tokens of well-known services look like; such a value in a file is a leak already.
+LOOKS_SECRET = re.compile(
+    r"(?:\bsk-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[A-Z0-9]{16}\b"
+    r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{10,})"
+)
+SECRET_FLAG = re.compile(r"^--?(?:[a-z0-9-]*-)?(?:api-?key|token|password|secret)(?:=(?P<value>.+))?$", re.I)
+SECRET_NAME = re.compile(r"(?:api_?key|token|passw(?:or)?d|secret|credential)", re.I)
+MASK = "[secret]"
+
+
+def is_reference(value: str) -> bool:
+    return REFERENCE.match(value) is not None
+
+
+def looks_secret(value: str) -> bool:
+    """True for a literal that has the form of a well-known token or private key."""
+    return not is_reference(value) and LOOKS_SECRET.search(value) is not None
+
+
+def resolve(reference: str, *, what: str) -> str:
+    """The value behind a reference. `what` names it in errors (for example `hosts.pro6000.secrets.api_key`)."""
+    match = REFERENCE.match(reference)
+    if match is None:
+        raise UsageError(f"{what} must be a reference like env:NAME, file:PATH or cmd:COMMAND, not a value.")
+    kind, rest = match.group(1), match.group(2).strip()
+    if kind == "env":
+        value = os.environ.get(rest)
+        if not value:
+            raise UsageError(f"{what} needs the environment variable {rest}, which is not set; export it first.")
+        return value
+    if kind == "file":
+        try:
+            return Path(rest).expanduser().read_text().strip()
+        except OSError as error:
+            raise UsageError(f"{what}: the file {rest} cannot be read ({error.strerror}).") from error
+    return _from_command(rest, what)
+
+
+def _from_command(command: str, what: str) -> str:
+    try:
+        done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{what}: the command that gives it did not run ({type(error).__name__}).") from error
+    if done.returncode != 0 or not done.stdout.strip():
+        raise UsageError(f"{what}: the command that gives it ended with exit code {done.returncode} and no value.")
+    return done.stdout.strip()
+
+
+class Masker:
+    """Replaces every known secret value, and anything that looks like one, in text that leaves the program."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._values: set[str] = set()
+        self.add(*values)
+
+    def add(self, *values: str) -> None:
+        """Remember values to hide; very short ones are ignored, since masking them would garble every line."""
+        for value in values:
+            if len(value) >= 4:
+                self._values.add(value)
+
+    def mask(self, text: str) -> str:
+        for value in sorted(self._values, key=len, reverse=True):
+            text = text.replace(value, MASK)
+        return LOOKS_SECRET.sub(MASK, text)
+
+    __call__ = mask
