@@ -1,0 +1,105 @@
+"""The entry point: finds the command without importing the others, and turns errors into one sentence and a code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from orchestrator import __version__
+from orchestrator.cli.output import Output
+from orchestrator.errors import ExitCode, OrchestrateError
+
+# command -> (module below orchestrator.cli, attribute, one-line help); help is here so that --help imports nothing.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "init": ("init", "init", "Write a commented hosts.yaml and an empty state."),
+    "doctor": ("doctor", "doctor", "Check this machine and say how to mend each finding."),
+    "hosts": ("hosts", "hosts", "List, check, trust and clean hosts."),
+    "inspect": ("inspect", "inspect", "Engines and models as they are on a host; changes nothing."),
+    "plan": ("plan", "plan", "What a graph would change, and why."),
+    "run": ("run", "run", "Run a graph: deploy-ddtree, inspect, smoke, bench, rollback."),
+    "cancel": ("run", "cancel", "Ask a running graph to stop at the next safe point."),
+    "status": ("status", "status", "How a run stands, or what a host serves now."),
+    "history": ("status", "history", "Runs so far: who, when, what, how they ended."),
+    "explain": ("status", "explain", "Why a task would run again, was skipped, or is blocked."),
+    "logs": ("logs", "logs", "Events and log lines of a run or a task."),
+    "export": ("logs", "export", "One run as a self-contained folder."),
+    "rollback": ("rollback", "rollback", "Back to the last known-good release, proven."),
+    "releases": ("releases", "releases", "Releases on a host: current, known-good, since when."),
+    "smoke": ("measure", "smoke", "OpenAI smoke tests against a host or a URL."),
+    "bench": ("measure", "bench", "Paired budget sweep with a verdict."),
+    "note": ("todo", "note", "Record a decision, risk or assumption."),
+    "todo": ("todo", "todo", "The graph as plain to-dos."),
+    "roadmap": ("roadmap", "roadmap", "Regenerate the roadmap from the store."),
+    "lock": ("lock", "lock", "Who holds a host; steal the lock of a dead run."),
+    "tui": ("tui", "tui", "Live view of a run."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows every command's name and help; imports a command's module only when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(f"orchestrator.cli.{module}"), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, _, help_text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="orchestrate")
+def cli() -> None:
+    """Bring DDTree speculative decoding to SGLang hosts: inspect, prove, benchmark, deploy, roll back."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line and return its exit code; never raises."""
+    json_mode, debug = "--json" in argv, "--debug" in argv
+    out = Output(json_mode=json_mode, no_color="--no-color" in argv)
+    try:
+        result: Any = cli.main(args=argv, prog_name="orchestrate", standalone_mode=False)
+        return int(result) if isinstance(result, int) else 0
+    except OrchestrateError as error:
+        code, sentence = error.exit_code, str(error)
+    except click.ClickException as error:
+        code, sentence = ExitCode.USAGE, _usage_sentence(error)
+    except (click.Abort, KeyboardInterrupt):
+        code, sentence = ExitCode.INTERRUPTED, "Interrupted; `orchestrate status` shows what can be resumed."
+    except BrokenPipeError:
+        return _quiet_exit()
+    except Exception as error:
+        code = ExitCode.FAILED_UNCHANGED
+        sentence = f"Unexpected {type(error).__name__}: {error} (run again with --debug to see where)."
+    if debug:
+        traceback.print_exc()
+    out.error(sentence)
+    out.document(code, {}, sentence)
+    return int(code)
+
+
+def _usage_sentence(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    where = getattr(getattr(error, "ctx", None), "command_path", "orchestrate")
+    return f"{message}; see `{where} --help`."
+
+
+def _quiet_exit() -> int:
+    """The reader of our output went away (for example `| head`): nothing more can be said."""
+    sys.stdout = None  # type: ignore[assignment]
+    return int(ExitCode.DONE)

@@ -1,0 +1,88 @@
+"""What commands print: one JSON document on stdout, or plain lines and tables; progress always on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.errors import ExitCode
+
+# C0 and C1 controls but tab and newline, and the marks that reorder text on screen.
+CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+SUCCESS = (ExitCode.DONE, ExitCode.NOT_ADOPTED)
+
+
+def plain(text: str) -> str:
+    """Text from a host or a user without control characters, so that it cannot drive the terminal."""
+    return text.translate(CONTROL)
+
+
+def jsonable(value: Any) -> Any:
+    """What json.dumps needs for the few rich types that documents hold."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+class Output:
+    """Writes results to stdout and progress to stderr; with json, stdout gets exactly one document."""
+
+    def __init__(self, *, json_mode: bool = False, no_color: bool = False) -> None:
+        self.json_mode = json_mode
+        no_color = no_color or bool(os.environ.get("NO_COLOR"))
+        self._out = Console(no_color=no_color, highlight=False, soft_wrap=False, markup=False)
+        self._err = Console(no_color=no_color, highlight=False, stderr=True, markup=False, soft_wrap=True)
+        self._written = False
+
+    @property
+    def interactive(self) -> bool:
+        """True when a person can be asked: both ends are terminals and no document is being written."""
+        return not self.json_mode and sys.stdin.isatty() and sys.stdout.isatty()
+
+    def line(self, text: str = "", style: str | None = None) -> None:
+        """A line of the result (not in JSON mode)."""
+        if not self.json_mode:
+            self._out.print(Text(plain(text), style=style or ""), soft_wrap=True)
+
+    def note(self, text: str, style: str | None = None) -> None:
+        """A line of progress, on stderr in every mode."""
+        self._err.print(Text(plain(text), style=style or ""))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
+        """A table that fits the terminal; long cells fold, nothing is cut."""
+        if self.json_mode:
+            return
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(plain("" if cell is None else str(cell))) for cell in row))
+        self._out.print(table)
+
+    def document(self, code: ExitCode, body: Mapping[str, Any], error: str | None = None) -> None:
+        """The command's one JSON document."""
+        if not self.json_mode or self._written:
+            return
+        self._written = True
+        document = {"ok": code in SUCCESS, "exit_code": int(code), "error": error, **body}
+        sys.stdout.write(json.dumps(document, default=jsonable, ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.flush()
+
+    def error(self, sentence: str) -> None:
+        self.note(f"orchestrate: {sentence}", style="bold red")
