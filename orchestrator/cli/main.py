@@ -101,5 +101,5 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 def _quiet_exit() -> int:
     """The reader of our output went away (for example `| head`): nothing more can be said."""
-    sys.stdout = None  # type: ignore[assignment]
+    sys.stdout = None
     return int(ExitCode.DONE)
