@@ -1,0 +1,81 @@
+"""A loopback port on this machine that leads through an SSH connection to a port of the host."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import paramiko
+
+PIECE = 64 * 1024
+OpenChannel = Callable[[tuple[str, int]], paramiko.Channel]
+
+
+@contextlib.contextmanager
+def forwarded(open_channel: OpenChannel) -> Iterator[int]:
+    """Listen on 127.0.0.1 (bound before this yields) and connect each client through `open_channel(origin)`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+        live: set[socket.socket] = set()
+        worker = threading.Thread(target=_accept, args=(listener, open_channel, stop, live), daemon=True)
+        worker.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            stop.set()
+            for client in list(live):
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+            worker.join(2)
+
+
+def _accept(
+    listener: socket.socket, open_channel: OpenChannel, stop: threading.Event, live: set[socket.socket]
+) -> None:
+    listener.settimeout(0.2)
+    while not stop.is_set():
+        try:
+            client, origin = listener.accept()
+        except TimeoutError:
+            continue
+        except OSError:
+            return
+        live.add(client)
+        threading.Thread(target=_serve, args=(client, origin, open_channel, live), daemon=True).start()
+
+
+def _serve(client: socket.socket, origin: tuple[str, int], open_channel: OpenChannel, live: set[socket.socket]) -> None:
+    with contextlib.closing(client):
+        try:
+            channel = open_channel(origin)
+        except (paramiko.SSHException, OSError, EOFError):
+            live.discard(client)
+            return  # closing the client is the answer: nothing listens there, or the connection is gone
+        with contextlib.closing(channel), contextlib.suppress(OSError, EOFError):
+            relay(client, channel)
+        live.discard(client)
+
+
+def relay(client: socket.socket, channel: paramiko.Channel) -> None:
+    """Copy both ways until the channel's side has ended; a half-closed client may still be answered."""
+    client_open = True
+    while True:
+        sources: list[socket.socket | paramiko.Channel] = [channel, *([client] if client_open else [])]
+        ready, _, _ = select.select(sources, [], [], 1.0)
+        if channel in ready:
+            data = channel.recv(PIECE)
+            if not data:
+                return
+            client.sendall(data)
+        if client in ready:
+            data = client.recv(PIECE)
+            if data:
+                channel.sendall(data)
+            else:
+                client_open = False
+                channel.shutdown_write()
+        if channel.closed and not channel.recv_ready():
+            return
