@@ -90,10 +90,8 @@ class RefuseUnknown(paramiko.MissingHostKeyPolicy):
 
 def harden(client: paramiko.SSHClient, host: str, pinned: Path, user_file: Path | None) -> None:
     """Give a client the pinned keys (they win) and the user's, and refuse everything else."""
-    system = client._system_host_keys
-    system.clear()
-    system.update(read_known_hosts(pinned))
-    client.get_host_keys().clear()
+    if pinned.exists():
+        client.load_system_host_keys(str(pinned))  # Paramiko asks these first
     if user_file is not None:
         client.get_host_keys().update(read_known_hosts(user_file))
     client.set_missing_host_key_policy(RefuseUnknown(host))

@@ -50,8 +50,8 @@ class Pulse:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             # close() waits for the reader, which may hang on a dead link: the socket goes first.
             self._transport.sock.close()
-        self._transport.active = False
-        self._transport.close()
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            self._transport.close()
 
     def _beat(self) -> None:
         while not self._stop.wait(self._interval_s):
