@@ -1,0 +1,1 @@
+"""Plain-PyTorch ops: exact, short, slow.  They define what the Triton twins must compute."""
