@@ -112,7 +112,9 @@ def _write(tables: TreeTables, b: int, search: _Search, ids: np.ndarray) -> None
             next_sibling[last_child[p]] = row
         last_child[p] = row
         anc[row] = [p, *anc[p][:-1]]
-    tables.tok[b, 1:n] = torch.tensor([int(ids[d - 1, r]) for d, r in zip(dep[1:], rank[1:])], dtype=torch.int64)
+    tables.tok[b, 1:n] = torch.tensor(
+        [int(ids[d - 1, r]) for d, r in zip(dep[1:], rank[1:], strict=True)], dtype=torch.int64
+    )
     for name, column in (
         ("par", par), ("dep", dep), ("rank", rank), ("first_child", first_child), ("next_sibling", next_sibling),
     ):  # fmt: skip

@@ -1,0 +1,157 @@
+"""What SGLang's scheduler, runners and pools ask about DDTREE, and the arguments it accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+from . import compat
+from .config import DDTreeConfig
+
+CPU_BACKENDS = ("intel_amx",)
+
+
+def refusals(args: Any) -> list[str]:
+    """One sentence for everything in ``args`` (SGLang's resolved arguments) that DDTREE does not support."""
+    backend = getattr(args, "attention_backend", None)
+    checks = {
+        "DDTREE needs --speculative-draft-model-path: the folder of a DFlash draft.": (
+            args.speculative_draft_model_path is None
+        ),
+        f"DDTREE runs on the CPU engine so far, not on {args.device}: keep DFLASH on this device.": (
+            str(args.device) != "cpu"
+        ),
+        f"DDTREE needs --attention-backend {' or '.join(CPU_BACKENDS)} on CPU, got {backend}.": (
+            str(args.device) == "cpu" and backend not in CPU_BACKENDS
+        ),
+        "DDTREE supports one device so far: leave --tp-size at 1.": args.tp_size != 1,
+        "DDTREE does not support pipeline parallelism: leave --pp-size at 1.": args.pp_size != 1,
+        "DDTREE does not support --enable-dp-attention yet.": bool(args.enable_dp_attention),
+        "DDTREE does not support LoRA adapters yet: drop --enable-lora and --lora-paths.": bool(
+            getattr(args, "enable_lora", False) or getattr(args, "lora_paths", None)
+        ),
+        "DDTREE does not support disaggregated prefill and decode yet: drop --disaggregation-mode.": (
+            getattr(args, "disaggregation_mode", "null") not in (None, "null")
+        ),
+        "DDTREE does not support a sliding draft window yet: drop --speculative-draft-window-size.": (
+            getattr(args, "speculative_draft_window_size", None) is not None
+        ),
+        "DDTREE replaces SGLang's own replay of recurrent states: drop the --enable-*-replayssm* flags.": any(
+            getattr(args, name, False)
+            for name in (
+                "enable_gdn_replayssm_spec",
+                "enable_linear_replayssm",
+                "enable_linear_replayssm_spec",
+            )
+        ),
+        "DDTREE does not support --enable-return-hidden-states yet.": bool(
+            getattr(args, "enable_return_hidden_states", False)
+        ),
+    }
+    return [sentence for sentence, refused in checks.items() if refused]
+
+
+def draft_block(args: Any) -> int | None:
+    """The block size written in the draft's config.json, None where it doesn't say."""
+    from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
+    from sglang.srt.utils.hf_transformers_utils import get_config
+
+    config = get_config(
+        args.speculative_draft_model_path,
+        trust_remote_code=args.trust_remote_code,
+        revision=args.speculative_draft_model_revision,
+    )
+    block = parse_dflash_draft_config(draft_hf_config=config).resolve_block_size(default=None)
+    return None if block is None else int(block)
+
+
+def resolve_args(args: Any) -> None:
+    """Check and complete SGLang's arguments; ValueError with one sentence where DDTREE must refuse.
+
+    ``args`` may be SGLang's recorder of plain attribute writes, so nothing here calls into its resolution.
+    """
+    compat.line()
+    sentences = refusals(args)
+    if sentences:
+        raise ValueError(sentences[0])
+    block = args.speculative_dflash_block_size or draft_block(args)
+    if block is None:
+        raise ValueError(
+            "The draft's config.json has no block_size: pass --speculative-dflash-block-size with the drafter's block."
+        )
+    width = args.speculative_num_draft_tokens or 2 * int(block)
+    DDTreeConfig.read(int(block), int(width))
+    args.speculative_dflash_block_size = int(block)
+    args.speculative_num_draft_tokens = int(width)
+    args.speculative_num_steps = 1
+    # Only a gate: with 1 the linear-attention layers of a hybrid would treat the tree as a chain.
+    args.speculative_eagle_topk = 2
+    if str(args.device) == "cpu":
+        args.disable_overlap_schedule = True
+
+
+class DDTreeSpecAlgo(CustomSpecAlgo):
+    """Answers as linear DFLASH does wherever the engine asks about the family; T and the block differ."""
+
+    def is_dflash(self) -> bool:
+        return True
+
+    def is_dflash_family(self) -> bool:
+        return True
+
+    def supports_target_verify_for_draft(self) -> bool:
+        return True
+
+    def supports_prefill_shared_read_done(self) -> bool:
+        return True
+
+    def supports_mixed_chunk(self) -> bool:
+        return False
+
+    def supports_grammar_overlap(self) -> bool:
+        return False
+
+    def supports_ragged_verify(self) -> bool:
+        return False
+
+    def has_draft_kv(self) -> bool:
+        return False  # keeps the reserve per decode step at T for page sizes above 1
+
+    # The scheduler calls the next four unconditionally, and CustomSpecAlgo lacks them in every release.
+    def need_topk(self) -> bool:
+        return False
+
+    def carries_draft_hidden_states(self) -> bool:
+        return False
+
+    def get_platform_worker_cls(self) -> None:
+        return None
+
+    def create_future_map(
+        self,
+        device: Any,
+        req_to_token_pool: Any,
+        needs_cpu_seq_lens: bool = True,
+        needs_confidence_relay: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        from sglang.srt.managers.overlap_utils import FutureMap
+
+        return FutureMap(
+            device, self, req_to_token_pool, needs_cpu_seq_lens, needs_confidence_relay, **kwargs
+        )
+
+    def get_num_tokens_per_req_for_target_verify(self, num_draft_tokens: int, is_draft_worker: bool) -> int:
+        return compat.line().block_size() if is_draft_worker else num_draft_tokens
+
+    def create_worker(self, server_args: Any) -> type:
+        """Runs in the scheduler process once the target is loaded, before pools, backends and graphs exist."""
+        from . import hooks, patches
+
+        hooks.require()
+        patches.install()
+        return super().create_worker(server_args)
+
+    def handle_server_args(self, server_args: Any) -> None:
+        resolve_args(server_args)
