@@ -123,7 +123,9 @@ class ProcessDriver:
         if missing_ok and "No such file or directory" in done.stderr:
             return {}
         said = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise OrchestrateError(f"service {name} on host {self._transport.host!r}: {verb} failed ({said[0]}); see its log.")
+        raise OrchestrateError(
+            f"service {name} on host {self._transport.host!r}: {verb} failed ({said[0]}); see its log."
+        )
 
     def _write_secrets(self, folder: str, secrets: Mapping[str, str]) -> None:
         path = posixpath.join(folder, "secret.json")

@@ -184,11 +184,11 @@ def _start(folder: Path, name: str, port: int | None) -> int:
 
 
 def _server_environment() -> dict[str, str]:
-    """Ours, without this program's own virtual environment in PATH: the host's python3 must not be the operator's."""
-    own = os.path.join(sys.prefix, "bin")
+    """Ours, with the base interpreter in place of this program's own environment: that one is the operator's."""
+    own, base = os.path.join(sys.prefix, "bin"), os.path.join(sys.base_prefix, "bin")
     path = [part for part in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.normpath(part) != own]
     source = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": source}
+    return {**os.environ, "PATH": os.pathsep.join([base, *path]), "PYTHONPATH": source}
 
 
 def _running_port(folder: Path) -> int | None:

@@ -6,6 +6,7 @@ state.json and log. The supervisor is the reaper of everything that the service 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any, Callable  # noqa: UP035 - Python 3.8
 
 LOG_BYTES = 16 << 20
 LOGS_KEPT = 3
@@ -23,15 +25,15 @@ STARTS_WITHIN_S = 60.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def read_json(folder, name):
+def read_json(folder: str, name: str) -> dict[str, Any]:
     try:
         with open(os.path.join(folder, name), encoding="utf-8") as file:
-            return json.load(file)
+            return dict(json.load(file))
     except FileNotFoundError:
         return {}
 
 
-def write_state(folder, **fields):
+def write_state(folder: str, **fields: Any) -> None:
     part = os.path.join(folder, "state.json.part")
     with open(part, "w", encoding="utf-8") as file:
         json.dump(fields, file)
@@ -40,7 +42,7 @@ def write_state(folder, **fields):
     os.replace(part, os.path.join(folder, "state.json"))
 
 
-def stat_fields(pid):
+def stat_fields(pid: int | str) -> list[str] | None:
     """The fields of /proc/PID/stat after the name; None when there is no such process or only a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -50,16 +52,16 @@ def stat_fields(pid):
     return None if fields[0] == "Z" else fields
 
 
-def start_time(pid):
+def start_time(pid: int | None) -> str | None:
     fields = stat_fields(pid) if pid else None
     return fields[19] if fields else None
 
 
-def same(pid, started):
+def same(pid: int | None, started: str | None) -> bool:
     return bool(pid) and started is not None and start_time(pid) == started
 
 
-def family(root, session=None):
+def family(root: int, session: int | None = None) -> set[int]:
     """Every live descendant of `root`, and every member of `session`."""
     parents = {}
     members = set()
@@ -80,14 +82,12 @@ def family(root, session=None):
     return (found - {root, os.getpid()}) | (members - {os.getpid()})
 
 
-def end_all(find, patience_s):
+def end_all(find: Callable[[], set[int]], patience_s: float) -> bool:
     """SIGTERM to everything that `find` names, SIGKILL to what remains after the patience; True when all is gone."""
     for sig, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 10.0)):
         for pid in find():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sig)
-            except ProcessLookupError:
-                pass
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
             reap()
@@ -97,7 +97,7 @@ def end_all(find, patience_s):
     return not find()
 
 
-def reap():
+def reap() -> None:
     """Collect ended children other than the one that the main loop waits for."""
     try:
         while True:
@@ -109,10 +109,10 @@ def reap():
         return
 
 
-ENDED = {}
+ENDED: dict[int, int] = {}
 
 
-def effective(folder):
+def effective(folder: str) -> dict[str, Any]:
     unit = read_json(folder, "unit.json")
     override = read_json(folder, "override.json")
     env = dict(unit.get("env", {}))
@@ -125,7 +125,7 @@ def effective(folder):
     return merged
 
 
-def launch(folder, unit):
+def launch(folder: str, unit: dict[str, Any]) -> subprocess.Popen[bytes]:
     base = {k: os.environ[k] for k in ("PATH", "HOME", "LANG", "USER", "LOGNAME", "TMPDIR", "TZ") if k in os.environ}
     with open(os.path.join(folder, "log"), "ab") as log:
         return subprocess.Popen(
@@ -139,7 +139,7 @@ def launch(folder, unit):
         )
 
 
-def rotate(folder):
+def rotate(folder: str) -> None:
     """Copy and truncate, since the service itself holds the file open for appending."""
     log = os.path.join(folder, "log")
     if os.path.getsize(log) < LOG_BYTES:
@@ -152,7 +152,7 @@ def rotate(folder):
     os.truncate(log, 0)
 
 
-def code_of(status):
+def code_of(status: int) -> int:
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
@@ -160,11 +160,11 @@ class Stop(Exception):
     """SIGTERM arrived."""
 
 
-def on_term(_number, _frame):
+def on_term(_number: int, _frame: object) -> None:
     raise Stop
 
 
-def run(folder):
+def run(folder: str) -> None:
     """The supervisor itself; returns when the service has ended for good."""
     lock = open(os.path.join(folder, "supervisor.lock"), "w")  # noqa: SIM115 - held until this process ends
     try:
@@ -174,7 +174,8 @@ def run(folder):
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, on_term)
     me = {"supervisor": os.getpid(), "supervisor_started": start_time(os.getpid())}
-    starts, restarts = [], 0
+    starts: list[float] = []
+    restarts = 0
     unit = effective(folder)
     patience = float(unit.get("stop_timeout_s", 120))
     try:
@@ -188,8 +189,15 @@ def run(folder):
                 write_state(folder, active="failed", since=time.time(), exit_code=127, detail=str(error), **me)
                 return
             write_state(
-                folder, active="active", main_pid=child.pid, main_started=start_time(child.pid),
-                session=child.pid, since=time.time(), restarts=restarts, release=unit.get("release", ""), **me,
+                folder,
+                active="active",
+                main_pid=child.pid,
+                main_started=start_time(child.pid),
+                session=child.pid,
+                since=time.time(),
+                restarts=restarts,
+                release=unit.get("release", ""),
+                **me,
             )
             code = watch(folder, child.pid)
             end_all(lambda: family(os.getpid()), 5.0)
@@ -207,12 +215,16 @@ def run(folder):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         clean = end_all(lambda: family(os.getpid()), patience)
         write_state(
-            folder, active="inactive" if clean else "failed", since=time.time(), exit_code=0, restarts=restarts,
+            folder,
+            active="inactive" if clean else "failed",
+            since=time.time(),
+            exit_code=0,
+            restarts=restarts,
             detail="stopped" if clean else "some processes could not be ended",
         )
 
 
-def watch(folder, pid):
+def watch(folder: str, pid: int) -> int:
     """Wait for the main process, reaping its orphans and rotating the log meanwhile."""
     ticks = 0
     while pid not in ENDED:
@@ -225,7 +237,7 @@ def watch(folder, pid):
     return code_of(ENDED.pop(pid))
 
 
-def status(folder):
+def status(folder: str) -> dict[str, Any]:
     state = read_json(folder, "state.json") or {"active": "inactive"}
     if state.get("active") not in ("active", "activating"):
         return state
@@ -237,7 +249,7 @@ def status(folder):
     return {**state, "active": "failed", "main_pid": 0, "detail": "its supervisor was killed or the host was rebooted"}
 
 
-def stop(folder):
+def stop(folder: str) -> dict[str, Any]:
     state = read_json(folder, "state.json")
     patience = float(effective(folder).get("stop_timeout_s", 120))
     if same(state.get("supervisor"), state.get("supervisor_started")):
@@ -256,7 +268,7 @@ def stop(folder):
     return status(folder)
 
 
-def start(folder):
+def start(folder: str) -> dict[str, Any]:
     now = status(folder)
     if now.get("active") in ("active", "activating") and same(now.get("supervisor"), now.get("supervisor_started")):
         return now
@@ -284,7 +296,7 @@ def start(folder):
     return status(folder)
 
 
-def main():
+def main() -> None:
     verb, folder = sys.argv[1], os.path.abspath(sys.argv[2])
     if verb == "run":
         run(folder)

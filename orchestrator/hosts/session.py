@@ -1,0 +1,130 @@
+"""An open session with one host: what every task uses as ctx.host."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.hosts import secrets
+from orchestrator.hosts.inventory import HostConfig
+from orchestrator.remote.process_driver import ProcessDriver
+from orchestrator.remote.services import ServiceDriver
+from orchestrator.transport.base import Transport
+from orchestrator.transport.embedded import ensure_embedded
+from orchestrator.transport.settings import SshSettings
+from orchestrator.transport.ssh import SshTransport
+
+PINNED_HOSTS = "known_hosts"
+DEFAULT_PORT = 22
+
+
+@dataclass
+class HostSession:
+    """One host while a run uses it. Paths are absolute on the host; `wheel_dir` is on this machine.
+
+    `masker` hides this host's secrets in everything that leaves the program.
+    """
+
+    name: str
+    config: HostConfig
+    transport: Transport
+    state_dir: Path
+    masker: secrets.Masker = field(default_factory=secrets.Masker)
+
+    @functools.cached_property
+    def home(self) -> str:
+        """The login user's home folder."""
+        done = self.transport.run(["/bin/sh", "-c", "cd && pwd -P"], check=True)
+        return done.stdout.strip()
+
+    @functools.cached_property
+    def root(self) -> str:
+        """Where releases are built; a relative root in hosts.yaml lies under the home folder."""
+        return posixpath.join(self.home, self.config.root)
+
+    @functools.cached_property
+    def services(self) -> ServiceDriver:
+        """The driver that hosts.yaml names."""
+        return make_driver(self)
+
+    @property
+    def wheel_dir(self) -> Path:
+        return self.state_dir / ".cache" / "wheels"
+
+    @property
+    def unit(self) -> str:
+        return self.config.service.unit
+
+    @contextlib.contextmanager
+    def http(self, port: int | None = None) -> Iterator[str]:
+        """A base URL on this machine (`http://127.0.0.1:PORT`) that reaches a loopback port of the host."""
+        with self.transport.forward(port or self.config.service.port) as local:
+            yield f"http://127.0.0.1:{local}"
+
+    def secret_env(self) -> dict[str, str]:
+        """The values behind `secrets`, by name in upper case; known to the masker from here on."""
+        values = {
+            name.upper(): secrets.resolve(reference, what=f"hosts.{self.name}.secrets.{name}")
+            for name, reference in self.config.secrets.items()
+        }
+        self.masker.add(*values.values())
+        return values
+
+
+@contextlib.contextmanager
+def open_session(config: HostConfig, state_dir: Path, masker: secrets.Masker | None = None) -> Iterator[HostSession]:
+    """Connect to a host (starting the embedded one if need be) and close the connection at the end."""
+    masker = masker or secrets.Masker()
+    transport = SshTransport(connection_settings(config, state_dir, masker), masker.mask)
+    try:
+        transport.connect()
+        yield HostSession(config.name, config, transport, state_dir, masker)
+    finally:
+        transport.close()
+
+
+def connection_settings(config: HostConfig, state_dir: Path, masker: secrets.Masker) -> SshSettings:
+    """How to reach a host of the inventory."""
+    if config.transport == "embedded":
+        port = None if config.port == DEFAULT_PORT else config.port
+        return ensure_embedded(
+            state_dir,
+            config.name,
+            port=port,
+            idle_timeout_s=config.idle_timeout_s,
+            connect_timeout_s=config.connect_timeout_s,
+        )
+    if config.address is None:
+        raise OrchestrateError(f"host {config.name!r} has no address; add one in hosts.yaml.")
+
+    def sudo_password() -> str:
+        value = secrets.resolve(config.sudo.password or "", what=f"hosts.{config.name}.sudo.password")
+        masker.add(value)
+        return value
+
+    return SshSettings(
+        name=config.name,
+        address=config.address,
+        pinned_hosts=state_dir / PINNED_HOSTS,
+        port=None if config.port == DEFAULT_PORT else config.port,  # ssh_config may name another
+        user=config.user,
+        identity_file=config.identity_file,
+        jump=config.jump,
+        connect_timeout_s=config.connect_timeout_s,
+        idle_timeout_s=config.idle_timeout_s,
+        sudo=config.sudo.method,
+        sudo_password=sudo_password if config.sudo.password else None,
+        user_known_hosts=Path.home() / ".ssh" / "known_hosts",
+    )
+
+
+def make_driver(session: HostSession) -> ServiceDriver:
+    """The service driver of a host; refuses what the host cannot do."""
+    if session.config.service.driver == "process":
+        return ProcessDriver(session.transport, session.home)
+    raise OrchestrateError(f"host {session.name!r}: the systemd driver is not available yet.")
