@@ -66,6 +66,9 @@ class HostSession:
         with self.transport.forward(port or self.config.service.port) as local:
             yield f"http://127.0.0.1:{local}"
 
+    def close(self) -> None:
+        self.transport.close()
+
     def secret_env(self) -> dict[str, str]:
         """The values behind `secrets`, by name in upper case; known to the masker from here on."""
         values = {
@@ -76,16 +79,26 @@ class HostSession:
         return values
 
 
-@contextlib.contextmanager
-def open_session(config: HostConfig, state_dir: Path, masker: secrets.Masker | None = None) -> Iterator[HostSession]:
-    """Connect to a host (starting the embedded one if need be) and close the connection at the end."""
+def connect(config: HostConfig, state_dir: Path, masker: secrets.Masker | None = None) -> HostSession:
+    """Connect to a host, starting the embedded one if need be; the caller closes the session."""
     masker = masker or secrets.Masker()
     transport = SshTransport(connection_settings(config, state_dir, masker), masker.mask)
     try:
         transport.connect()
-        yield HostSession(config.name, config, transport, state_dir, masker)
-    finally:
+    except BaseException:
         transport.close()
+        raise
+    return HostSession(config.name, config, transport, state_dir, masker)
+
+
+@contextlib.contextmanager
+def open_session(config: HostConfig, state_dir: Path, masker: secrets.Masker | None = None) -> Iterator[HostSession]:
+    """`connect`, closed at the end."""
+    session = connect(config, state_dir, masker)
+    try:
+        yield session
+    finally:
+        session.close()
 
 
 def connection_settings(config: HostConfig, state_dir: Path, masker: secrets.Masker) -> SshSettings:
