@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -30,17 +30,32 @@ class Priority(StrEnum):
     LOW = "low"
 
 
+class Cancelled(BaseException):
+    """The run was asked to stop, or the task's time is up. Not an Exception: a task must not swallow it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A task's word on how the run ends: its exit code when nothing fails, and the tasks to skip, with the reason."""
+
+    exit_code: int
+    reason: str
+    skip: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Evidence:
     """Why a task counts as completed: what was checked and what it said.
 
     `data` is a JSON object with figures; the store adds SHA-256, time and run id when it writes it.
+    `outcome` lets the proven task steer the run, for example "measured: keep linear" with exit code 9.
     """
 
     checked: str
     output: str
     data: Mapping[str, Json] = field(default_factory=dict)
     expires_after_s: float | None = None
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +106,20 @@ class TaskContext(Protocol):
         """What an earlier task's apply (or probe) returned; {} if it has none."""
         ...
 
+    @property
+    def earlier(self) -> Mapping[str, Json] | None:
+        """This task's output in an earlier run with the same inputs whose evidence still holds, else None.
+
+        A probe that measures nothing on the host (a benchmark, a report) says "satisfied" when it accepts this.
+        """
+        ...
+
     def log(self, line: str) -> None: ...
     def metric(self, name: str, value: float, **labels: str) -> None: ...
+    def fact(self, kind: str, key: str, data: Mapping[str, Json]) -> None:
+        """Keep a JSON document about this host (an inspection, a benchmark row, a release) in the store."""
+        ...
+
     def progress(self, text: str, done: float | None = None, total: float | None = None) -> None: ...
     def artifact(self, name: str, content: bytes | str) -> str:
         """Keep a file with the run (content-addressed); returns its path."""
@@ -129,6 +156,10 @@ class Action:
     def undo(self, ctx: TaskContext) -> None:
         return None
 
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        """The part of the output on which later tasks depend; leave out times and noise, or they run again."""
+        return output
+
 
 @dataclass(frozen=True)
 class TaskSpec:
@@ -143,15 +174,21 @@ class TaskSpec:
     changes_host: bool = False
     retry: Retry = Retry()
     timeout_s: float = 3600.0
+    condition: Callable[[TaskContext], str | None] | None = None  # returns why to skip the task, None to run it
+    host: str = ""  # another host of the inventory than the run's
 
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A named graph, built by an entry point of the group `orchestrate.graphs`."""
+    """A named graph, built by an entry point of the group `orchestrate.graphs`.
+
+    `rollback_check` proves (by its verify) that the host is as before, after a failed run was undone.
+    """
 
     name: str
     tasks: tuple[TaskSpec, ...]
     summary: str = ""
+    rollback_check: Action | None = None
 
 
 @dataclass(frozen=True)

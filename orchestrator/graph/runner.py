@@ -1,0 +1,214 @@
+"""Runs a graph on a host: new or resumed, forward and, when that fails after a change, back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from orchestrator.errors import ExitCode, OrchestrateError
+from orchestrator.graph import resume as resuming
+from orchestrator.graph.heartbeat import heartbeat
+from orchestrator.graph.model import GraphSpec
+from orchestrator.graph.plan import Plan
+from orchestrator.graph.rollback import roll_back, to_undo
+from orchestrator.graph.scheduler import NOT_SELECTED, Limits, Scheduler
+from orchestrator.graph.session import Listener, RunSession, SessionFactory
+from orchestrator.graph.signals import stop_on_signals
+from orchestrator.store.jsontext import Mask
+from orchestrator.store.leases import DEFAULT_TTL_S, Lease
+from orchestrator.store.process import who
+from orchestrator.store.records import RunRecord, RunState, TaskRecord
+from orchestrator.store.store import Store
+
+Guard = Callable[[str], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. `tasks` are as stored, in the order of the graph."""
+
+    run_id: str
+    state: RunState
+    exit_code: int
+    reason: str
+    tasks: tuple[TaskRecord, ...]
+
+
+@dataclass(frozen=True)
+class _Ending:
+    state: RunState
+    exit_code: int
+    reason: str
+
+
+class Runner:
+    """Runs one graph on one host.
+
+    `session_factory(host_name)` opens what tasks see as `ctx.host`; it is called once per host, on first use, and the
+    result's close() at the end, if it has one. `guard(run_id)` is entered while the host may be changed (its own lock).
+    `mask` removes secrets from everything that is written to the store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        graph: GraphSpec,
+        session_factory: SessionFactory,
+        *,
+        host: str,
+        settings: Mapping[str, str] | None = None,
+        mask: Mask | None = None,
+        guard: Guard | None = None,
+        limits: Limits | None = None,
+        lease_ttl_s: float = DEFAULT_TTL_S,
+        lock_wait_s: float = 0.0,
+    ) -> None:
+        self.store = store
+        self.plan = Plan(graph)
+        self.host = host
+        self._factory = session_factory
+        self._settings = dict(settings or {})
+        self._mask = mask
+        self._guard = guard
+        self._limits = limits or Limits()
+        self._lease_ttl_s = lease_ttl_s
+        self._lock_wait_s = lock_wait_s
+
+    def run(
+        self,
+        run_id: str | None = None,
+        *,
+        resume: bool = False,
+        only: Iterable[str] = (),
+        skip: Iterable[str] = (),
+        force: Iterable[str] = (),
+        on_event: Listener | None = None,
+    ) -> RunResult:
+        """A new run (under `run_id` if given), or with resume=True the rest of run `run_id`.
+
+        Raises only for what keeps the run from starting (UsageError, LockedError, PlanStaleError, StoreError);
+        everything later is in the result and in the store.
+        """
+        skipped = self._skipped(tuple(only), tuple(skip))
+        force = tuple(force)
+        self.plan.check_keys(force, "--force")
+        run = self._existing(run_id) if resume else self._new(run_id)
+        session = RunSession(
+            self.store, self.plan, run.id, run.host, {**run.settings, **self._settings}, self._factory, self._mask,
+            on_event,
+        )  # fmt: skip
+        try:
+            with self._lease(run) as lease, stop_on_signals(session.stop):
+                previous = run.state
+                self._begin(session, run, resume)
+                guard = self._guard(run.id) if self._guard and lease else nullcontext()
+                with guard, heartbeat(session, lease):
+                    ending = self._carry_out(session, previous, skipped, frozenset(force))
+                return self._finish(session, ending)
+        finally:
+            session.close()
+
+    def _skipped(self, only: tuple[str, ...], skip: tuple[str, ...]) -> dict[str, str]:
+        self.plan.check_keys(only, "--only")
+        self.plan.check_keys(skip, "--skip")
+        needed = self.plan.needed_for(only) if only else set(self.plan.specs)
+        reasons = {key: NOT_SELECTED for key in self.plan.specs if key not in needed}
+        return reasons | dict.fromkeys(skip, "skipped by --skip")
+
+    def _new(self, run_id: str | None) -> RunRecord:
+        run_id = run_id or self.store.runs.new_id()
+        with self.store.transaction():
+            run = self.store.runs.create(
+                run_id, self.plan.graph.name, self.host, self.plan.definition, self._masked_settings()
+            )
+            self.store.tasks.create(run_id, self.plan.graph.tasks, self.host)
+            self.store.events.append(
+                run_id, None, "run.created", {"graph": run.graph, "host": run.host, "by": run.started_by}
+            )
+        return run
+
+    def _masked_settings(self) -> dict[str, str]:
+        mask = self._mask or (lambda text: text)
+        return {name: mask(value) for name, value in self._settings.items()}
+
+    def _existing(self, run_id: str | None) -> RunRecord:
+        if run_id is not None:
+            return self.store.runs.get(run_id)
+        latest = self.store.runs.latest(self.host, self.plan.graph.name)
+        return latest or self._new(None)
+
+    @contextmanager
+    def _lease(self, run: RunRecord) -> Iterator[Lease | None]:
+        """The lease of the host, only for graphs that may change it: looking around never locks anyone out."""
+        if not any(spec.changes_host for spec in self.plan.graph.tasks):
+            yield None
+            return
+        lease = self.store.leases.acquire(run.host, who(), run.id, self._lease_ttl_s, self._lock_wait_s)
+        try:
+            yield lease
+        finally:
+            self.store.leases.release(lease)
+
+    def _begin(self, session: RunSession, run: RunRecord, resume: bool) -> None:
+        resuming.check_definition(session, run)
+        going_back = run.state in (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED)
+        with session.record() as event:
+            self.store.runs.take(run.id, RunState.ROLLING_BACK if going_back else RunState.RUNNING)
+            event("run.resumed" if resume else "run.started", None, was=run.state, by=who())
+        if resume:
+            resuming.mark_unconfirmed(session)
+
+    def _carry_out(
+        self, session: RunSession, previous: RunState, skipped: Mapping[str, str], forced: frozenset[str]
+    ) -> _Ending:
+        try:
+            session.load_outputs(self.store.tasks.list(session.run_id))
+            if previous in (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED):
+                return self._back(session, "an earlier attempt to roll back did not come to an end")
+            if previous is not RunState.PENDING:
+                resuming.reopen(session)
+                resuming.restore_outcome(session)
+                session.load_outputs(self.store.tasks.list(session.run_id))
+            scheduler = Scheduler(session, self._limits, skipped, forced)
+            scheduler.run()
+        except OrchestrateError as error:
+            return self._failed(session, error)
+        if scheduler.failure is not None:
+            return self._failed(session, scheduler.failure)
+        if session.stop.is_set():
+            return _stopped(session)
+        outcome = session.outcome
+        if outcome is not None:
+            return _Ending(RunState.COMPLETED, int(outcome.exit_code), outcome.reason)
+        return _Ending(RunState.COMPLETED, ExitCode.DONE, "")
+
+    def _failed(self, session: RunSession, error: BaseException) -> _Ending:
+        reason = str(error) or type(error).__name__
+        if session.stop.kind == "lock_lost":
+            return _stopped(session)
+        if to_undo(session):
+            return self._back(session, reason)
+        code = error.exit_code if isinstance(error, OrchestrateError) else ExitCode.FAILED_UNCHANGED
+        return _Ending(RunState.FAILED, code, reason)
+
+    def _back(self, session: RunSession, reason: str) -> _Ending:
+        problem = roll_back(session, reason)
+        if problem:
+            return _Ending(RunState.ROLLBACK_UNVERIFIED, ExitCode.ROLLBACK_UNVERIFIED, f"{reason}; {problem}")
+        return _Ending(RunState.ROLLED_BACK, ExitCode.ROLLED_BACK, f"{reason}; rolled back and verified")
+
+    def _finish(self, session: RunSession, ending: _Ending) -> RunResult:
+        reason = session.masked(ending.reason)
+        with session.record() as event:
+            self.store.runs.finish(session.run_id, ending.state, int(ending.exit_code), reason)
+            event("run.finished", None, state=ending.state, exit_code=int(ending.exit_code), reason=reason)
+        tasks = tuple(self.store.tasks.list(session.run_id))
+        return RunResult(session.run_id, ending.state, int(ending.exit_code), reason, tasks)
+
+
+def _stopped(session: RunSession) -> _Ending:
+    kind = session.stop.kind
+    code = ExitCode.LOCKED if kind == "lock_lost" else ExitCode.INTERRUPTED
+    state = RunState.CANCELLED if kind == "cancelled" else RunState.INTERRUPTED
+    return _Ending(state, code, session.stop.reason)

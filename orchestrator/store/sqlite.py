@@ -1,0 +1,93 @@
+"""The default store: one SQLite file in WAL mode."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.store.database import Database
+from orchestrator.store.failures import is_busy, store_failure
+
+BUSY_TIMEOUT_S = 30.0
+GIVE_UP_S = 180.0  # no transaction of ours lasts longer than a second; only a stopped process holds on this long
+
+
+class SqliteDatabase(Database):
+    """Writers begin IMMEDIATE so that they queue up instead of failing half-way; readers use their own snapshot.
+
+    Commits are safe against a killed process. After a power cut the last commits may be missing, never half-written:
+    every task probes the host before it acts, so that costs a repeated look, not a repeated effect.
+    """
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        super().__init__(str(path))
+        self.path = path
+        self.read_only = read_only
+
+    def _connect(self) -> sqlite3.Connection:
+        deadline = time.monotonic() + GIVE_UP_S
+        while True:
+            try:
+                return self._open()
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise store_failure(error, self.place) from error
+            time.sleep(random.uniform(0.005, 0.05))
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?{self._mode()}",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA foreign_keys = ON")
+            if not self.read_only:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _mode(self) -> str:
+        if not self.read_only:
+            return "mode=rwc"
+        # In a folder where no shared-memory file can be made, a store without pending writes is still readable.
+        leftovers = self.path.with_name(self.path.name + "-wal").exists()
+        return "mode=ro" if leftovers or _writable(self.path.parent) else "mode=ro&immutable=1"
+
+    def _begin(self, writable: bool) -> Any:
+        statement = "BEGIN IMMEDIATE" if writable else "BEGIN"
+        deadline = time.monotonic() + GIVE_UP_S
+        while True:
+            connection = self._take()
+            try:
+                connection.execute(statement)
+                return connection
+            except sqlite3.Error as error:
+                connection.close()
+                if not is_busy(error) or time.monotonic() > deadline:
+                    raise store_failure(error, self.place) from error
+            time.sleep(random.uniform(0.005, 0.05))
+
+    def _is_driver_error(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.DatabaseError) and not isinstance(
+            error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)
+        )
+
+    def _failure(self, error: BaseException) -> Exception:
+        return store_failure(error, self.place) if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+def _writable(folder: Path) -> bool:
+    import os
+
+    return os.access(folder, os.W_OK)
