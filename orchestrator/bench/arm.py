@@ -1,0 +1,169 @@
+"""One side of a comparison: a running server, and the measurement of one row on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from orchestrator.bench.load import Level, Target, run_load
+from orchestrator.bench.prompts import WARM_UP, Prompt, native_prompt
+from orchestrator.bench.rows import HostSample, RequestFacts, Row
+from orchestrator.openai.client import Client, graphs_on, server_identity
+from orchestrator.openai.spec_metrics import SpecNames, names_for
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A server under test.
+
+    switch: called before each block on this arm (run-time change of the tree's width). identity: a text that
+    changes when the server process does; by default taken from the server's info. sample: reads the
+    accelerator. flush: empty the prefix cache before each row (set False for a service that others use).
+    speculative: rows must show speculative steps (False for a plain-decoding control).
+    """
+
+    name: str
+    base_url: str
+    budget: int = 0
+    model: str = "default"
+    api_key: str | None = None
+    switch: Callable[[], None] | None = None
+    identity: Callable[[], str] | None = None
+    sample: Callable[[], HostSample | None] | None = None
+    flush: bool = True
+    speculative: bool = True
+
+
+ArmFactory = Callable[[], AbstractContextManager[Arm]]
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """What every row of a sweep has in common."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 1
+    max_live_load: float = 0.0
+    client_delay_limit_s: float = 0.005
+    set_hash: str = ""
+
+
+class OpenArm:
+    """An arm while its server runs; enter it once, measure many rows."""
+
+    def __init__(self, factory: ArmFactory) -> None:
+        self._context = factory()
+
+    def __enter__(self) -> OpenArm:
+        self.arm = self._context.__enter__()
+        self._client = Client(self.arm.base_url, self.arm.api_key)
+        info = self._client.server_info()
+        self.graphs = graphs_on(info)
+        self.version = str(info.get("version") or "")
+        self._names: SpecNames = names_for(self.version)
+        self._prompts: dict[str, str | list[int]] = {}
+        self._warmed = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._client.__exit__()
+        return self._context.__exit__(kind, exc, trace)
+
+    def native(self, prompt: Prompt) -> tuple[str, str | list[int]]:
+        """Id and native form of a prompt, asked from the server once."""
+        if prompt.id not in self._prompts:
+            self._prompts[prompt.id] = native_prompt(self._client, prompt, self.arm.model)
+        return prompt.id, self._prompts[prompt.id]
+
+    def identity(self) -> str:
+        return self.arm.identity() if self.arm.identity else server_identity(self._client.server_info())
+
+    def greedy_ids(self, prompt: Prompt, max_tokens: int) -> list[int]:
+        """Greedy output ids of one prompt; [] when the request failed."""
+        return self._client.generate(self.native(prompt)[1], max_tokens).output_ids
+
+    def warm_up(self, settings: RowSettings, concurrency: int, warm_up: Sequence[Prompt] = WARM_UP) -> None:
+        """Once per arm and server start, with prompts that are never measured and never above the load asked."""
+        if not self._warmed:
+            self._load(settings, warm_up, concurrency)
+            self._warmed = True
+
+    def _load(self, settings: RowSettings, prompts: Sequence[Prompt], concurrency: int) -> Any:
+        target = Target(
+            self.arm.base_url.rstrip("/").removesuffix("/v1"),
+            api_key=self.arm.api_key,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            seed=settings.seed if settings.temperature > 0 else None,
+        )
+        natives = [self.native(p) for p in prompts]
+        return run_load(target, natives, len(natives), Level(concurrency=concurrency))
+
+    def measure(
+        self,
+        settings: RowSettings,
+        prompts: Sequence[Prompt],
+        *,
+        arm: str,
+        budget: int,
+        concurrency: int,
+        pair: int,
+        block: int,
+        warm_up: Sequence[Prompt] = WARM_UP,
+    ) -> Row:
+        """Measure one prompt group; the row is not judged yet."""
+        if self.arm.switch:
+            self.arm.switch()
+        self.warm_up(settings, concurrency, warm_up)
+        flushed = self._client.flush_cache() if self.arm.flush else None
+        sample = self.arm.sample or (lambda: None)
+        before, host_before, identity_before = self._client.metrics(), sample(), self.identity()
+        result = self._load(settings, prompts, concurrency)
+        host_after, identity_after, after = sample(), self.identity(), self._client.metrics()
+        return Row(
+            arm=arm,
+            budget=budget,
+            concurrency=concurrency,
+            pair=pair,
+            block=block,
+            requests=tuple(RequestFacts.of(done, settings.max_tokens, self._names) for done in result.completions),
+            wall_s=result.summary.wall_s,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            set_hash=settings.set_hash,
+            warm_up_hashes=tuple(p.content_hash for p in warm_up),
+            prompt_hashes=tuple(p.content_hash for p in prompts),
+            identity_before=identity_before,
+            identity_after=identity_after,
+            speculative=self.arm.speculative,
+            graphs=self.graphs,
+            foreign_requests=self._foreign(before, after, len(result.completions)),
+            live_load=self._live_load(before),
+            max_live_load=settings.max_live_load,
+            cache_flushed=flushed,
+            client_delay_p99_s=result.client_delay_p99_s,
+            client_delay_limit_s=settings.client_delay_limit_s,
+            host_before=host_before,
+            host_after=host_after,
+            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _foreign(self, before: dict[str, float] | None, after: dict[str, float] | None, own: int) -> int | None:
+        """Requests finished for others; None when the server shows no counter."""
+        counter = self._names.counter_requests
+        if before is None or after is None or counter not in after:
+            return None
+        return max(0, round(after[counter] - before.get(counter, 0.0)) - own)
+
+    def _live_load(self, metrics: dict[str, float] | None) -> float | None:
+        """Requests running or queued before the row; None when the server does not say."""
+        if metrics is None or self._names.gauge_running not in metrics:
+            return None
+        return metrics[self._names.gauge_running] + metrics.get(self._names.gauge_queued, 0.0)

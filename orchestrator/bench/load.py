@@ -1,0 +1,198 @@
+"""The load generator: closed loop, open loop (fixed or Poisson arrivals) and a ladder of levels, one process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from orchestrator.bench.clock import Clock, RealClock
+from orchestrator.bench.metrics import LoadSummary, Objective, measure, percentile, summarise
+from orchestrator.openai.client import payload_for
+from orchestrator.openai.records import Api, Completion
+from orchestrator.openai.streaming import open_session, stream_completion
+
+Send = Callable[[int], Awaitable[Completion]]  # sends request number i of the load
+
+
+async def closed_loop(send: Send, requests: int, concurrency: int) -> list[Completion]:
+    """Keep `concurrency` requests in flight until `requests` were sent; results in the order of sending."""
+    numbers = iter(range(requests))
+    results: dict[int, Completion] = {}
+
+    async def worker() -> None:
+        for i in numbers:
+            results[i] = await send(i)
+
+    await asyncio.gather(*(worker() for _ in range(min(concurrency, requests))))
+    return [results[i] for i in sorted(results)]
+
+
+def arrival_times(requests: int, rate_per_s: float, poisson: bool, seed: int = 0) -> Iterator[float]:
+    """Seconds from the start at which each request is sent; the first at 0."""
+    rng = random.Random(seed)
+    at = 0.0
+    for _ in range(requests):
+        yield at
+        at += rng.expovariate(rate_per_s) if poisson else 1 / rate_per_s
+
+
+async def open_loop(
+    send: Send, requests: int, rate_per_s: float, clock: Clock, poisson: bool = True, seed: int = 0
+) -> list[Completion]:
+    """Send at given times whatever the server does; results in the order of sending."""
+    start = clock.now()
+
+    async def at(i: int, due: float) -> Completion:
+        await clock.sleep(start + due - clock.now())
+        return await send(i)
+
+    due_times = arrival_times(requests, rate_per_s, poisson, seed)
+    return list(await asyncio.gather(*(at(i, due) for i, due in enumerate(due_times))))
+
+
+class DelayProbe:
+    """How late this process runs: the overshoot of short sleeps on its event loop, in seconds."""
+
+    PERIOD_S = 0.01
+
+    def __init__(self) -> None:
+        self.delays_s: list[float] = []
+
+    @property
+    def p99_s(self) -> float | None:
+        return percentile(self.delays_s, 99)
+
+    @asynccontextmanager
+    async def running(self) -> Any:
+        task = asyncio.create_task(self._watch())
+        try:
+            yield self
+        finally:
+            task.cancel()
+
+    async def _watch(self) -> None:
+        clock = RealClock()
+        while True:
+            before = clock.now()
+            await clock.sleep(self.PERIOD_S)
+            self.delays_s.append(max(0.0, clock.now() - before - self.PERIOD_S))
+
+
+@dataclass(frozen=True)
+class Level:
+    """One step of a load ladder: `concurrency` for a closed loop, or `rate_per_s` for an open one."""
+
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    poisson: bool = True
+
+    @property
+    def label(self) -> str:
+        if self.rate_per_s is not None:
+            return f"{self.rate_per_s:g} requests/s {'Poisson' if self.poisson else 'fixed'}"
+        return f"{self.concurrency} at once"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a load goes and how each request looks."""
+
+    base_url: str
+    api: Api = Api.NATIVE
+    model: str = "default"
+    api_key: str | None = None
+    max_tokens: int = 128
+    temperature: float = 0.0
+    seed: int | None = None
+    ignore_eos: bool = True
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """One level: its summary, every request, and how late the client itself was (p99, seconds)."""
+
+    level: Level
+    summary: LoadSummary
+    completions: tuple[Completion, ...]
+    client_delay_p99_s: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the single requests."""
+        return {
+            "level": asdict(self.level) | {"label": self.level.label},
+            "summary": self.summary.to_json(),
+            "client_delay_p99_s": self.client_delay_p99_s,
+        }
+
+
+NativePrompt = str | Sequence[int]
+
+
+async def load(
+    target: Target,
+    prompts: Sequence[tuple[str, Any]],
+    requests: int,
+    level: Level,
+    objective: Objective | None = None,
+    clock: Clock | None = None,
+) -> LoadResult:
+    """Send `requests` requests, cycling through `prompts` (id, prompt as `payload_for` takes it)."""
+    clock = clock or RealClock()
+    probe = DelayProbe()
+    async with open_session(target.api_key) as session, probe.running():
+
+        async def send(i: int) -> Completion:
+            prompt_id, prompt = prompts[i % len(prompts)]
+            body = payload_for(
+                target.api,
+                prompt,
+                target.max_tokens,
+                model=target.model,
+                temperature=target.temperature,
+                seed=None if target.seed is None else target.seed + i,
+                ignore_eos=target.ignore_eos,
+            )
+            body |= target.extra
+            return await stream_completion(session, target.base_url, target.api, body, clock.now, prompt_id)
+
+        start = clock.now()
+        if level.rate_per_s is not None:
+            done = await open_loop(send, requests, level.rate_per_s, clock, level.poisson)
+        else:
+            done = await closed_loop(send, requests, level.concurrency or 1)
+        wall_s = clock.now() - start
+    summary = summarise([measure(c) for c in done], wall_s, objective)
+    return LoadResult(level, summary, tuple(done), probe.p99_s)
+
+
+def run_load(
+    target: Target,
+    prompts: Sequence[tuple[str, Any]],
+    requests: int,
+    level: Level,
+    objective: Objective | None = None,
+) -> LoadResult:
+    """`load` for blocking callers."""
+    return asyncio.run(load(target, prompts, requests, level, objective))
+
+
+def run_ladder(
+    target: Target,
+    prompts: Sequence[tuple[str, Any]],
+    requests_per_level: int,
+    levels: Sequence[Level],
+    objective: Objective | None = None,
+    on_level: Callable[[LoadResult], None] = lambda _: None,
+) -> list[LoadResult]:
+    """Each level in turn, at least three requests per concurrent stream so that a level reaches steady state."""
+    results = []
+    for level in levels:
+        requests = max(requests_per_level, 3 * (level.concurrency or 1))
+        results.append(run_load(target, prompts, requests, level, objective))
+        on_level(results[-1])
+    return results

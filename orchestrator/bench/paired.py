@@ -1,0 +1,311 @@
+"""The paired sweep: linear against each tree budget, in adjacent blocks of alternating order, judged row by row.
+
+Beside: both servers run at once; pair p is measured linear-tree or tree-linear in turn (ABBA), and the linear
+arm is measured anew for every budget. In turns (`beside=False`), for hosts with room for one server: each pass
+opens every arm once, every second pass in reverse order, so that a slow drift of the host cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.bench.arm import ArmFactory, OpenArm, RowSettings
+from orchestrator.bench.prompts import WARM_UP, Prompt, set_hash
+from orchestrator.bench.rows import LINEAR, TREE, Row
+from orchestrator.bench.summary import MIN_PAIRS, ArmSummary, Pair, hopeless, pairs_of, summarise_arm
+from orchestrator.bench.validity import judge
+from orchestrator.bench.verdict import Verdict, decide
+from orchestrator.errors import OrchestrateError, UsageError
+
+RowSink = Callable[[Row], None]
+Progress = Callable[[str, float, float], None]  # text, done, total (in pairs)
+GATE_PROMPTS = 8
+TURNS_AT_MOST = 4  # two passes make the pairs asked for, two more replace pairs that turned out invalid
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Everything a sweep found. skipped: budget -> why it was given up before all its pairs were measured."""
+
+    rows: tuple[Row, ...]
+    arms: tuple[ArmSummary, ...]
+    verdict: Verdict
+    settings: dict[str, Any] = field(default_factory=dict)
+    skipped: dict[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": [row.to_json() for row in self.rows],
+            "arms": [arm.to_json() for arm in self.arms],
+            "verdict": self.verdict.to_json(),
+            "settings": self.settings,
+            "skipped": {str(budget): why for budget, why in self.skipped.items()},
+        }
+
+
+def run_paired_sweep(
+    linear: ArmFactory,
+    tree: Callable[[int], ArmFactory],
+    budgets: Sequence[int],
+    prompts: Sequence[Prompt],
+    pairs: int = MIN_PAIRS,
+    max_tokens: int = 128,
+    margin: float = 0.02,
+    on_row: RowSink = lambda row: None,
+    on_progress: Progress = lambda text, done, total: None,
+    *,
+    concurrencies: Sequence[int] = (1,),
+    group_size: int = 1,
+    temperature: float = 0.0,
+    seed: int = 1,
+    beside: bool = True,
+    min_pairs: int = MIN_PAIRS,
+    max_live_load: float = 0.0,
+    client_delay_limit_s: float = 0.005,
+    done_rows: Sequence[Row] = (),
+    warm_up: Sequence[Prompt] = WARM_UP,
+) -> SweepResult:
+    """Measure `pairs` valid pairs per budget and concurrency, and decide.
+
+    margin: the least relative gain worth a change, fixed beforehand (0.02 = 2 %). group_size: prompts per pair
+    (at least the concurrency). client_delay_limit_s: raise it where servers and client share a few cores (the
+    embedded host); it is stored with each row. done_rows: rows of an
+    interrupted sweep; their pairs are not measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget whose server does
+    not start is skipped with its reason; a linear arm that does not start raises.
+    """
+    if not prompts or pairs < 1 or not budgets or min(budgets) < 1:
+        raise UsageError("A paired sweep needs prompts, at least one pair, and budgets of 1 node or more.")
+    settings = RowSettings(max_tokens, temperature, seed, max_live_load, client_delay_limit_s, set_hash(prompts))
+    sweep = _Sweep(
+        linear, tree, list(budgets), list(prompts), pairs, settings, list(concurrencies), group_size,
+        margin, list(warm_up), on_row, on_progress, [r for r in done_rows if r.set_hash == settings.set_hash],
+    )  # fmt: skip
+    if beside:
+        sweep.run_beside()
+    else:
+        sweep.run_in_turns()
+    return sweep.result(min_pairs)
+
+
+@dataclass
+class _Sweep:
+    linear: ArmFactory
+    tree: Callable[[int], ArmFactory]
+    budgets: list[int]
+    prompts: list[Prompt]
+    pairs: int
+    settings: RowSettings
+    concurrencies: list[int]
+    group_size: int
+    margin: float
+    warm_up: list[Prompt]
+    on_row: RowSink
+    on_progress: Progress
+    rows: list[Row]
+    skipped: dict[int, str] = field(default_factory=dict)
+    looping: set[str] = field(default_factory=set)
+    gate: dict[int, bool] = field(default_factory=dict)
+    references: dict[str, list[int]] = field(default_factory=dict)
+    block: int = 0
+    last_arm: str = ""
+
+    def __post_init__(self) -> None:
+        self.block = max((r.block for r in self.rows), default=-1) + 1
+        for row in self.rows:
+            self._note_loops(row)
+
+    # -- both servers at once ---------------------------------------------------------------------------
+
+    def run_beside(self) -> None:
+        with ExitStack() as stack:
+            line: OpenArm | None = None
+            for budget in self.budgets:
+                if not self._lacks(budget):
+                    continue
+                line = line or stack.enter_context(OpenArm(self.linear))
+                try:
+                    with OpenArm(self.tree(budget)) as wide:
+                        self._check_gate(budget, line, wide)
+                        for concurrency in self.concurrencies:
+                            self._budget_beside(line, wide, budget, concurrency)
+                except OrchestrateError as exc:
+                    self.skipped[budget] = str(exc)
+
+    def _budget_beside(self, line: OpenArm, wide: OpenArm, budget: int, concurrency: int) -> None:
+        for pair in self._open_pairs(budget, concurrency):
+            group = self._group(pair, concurrency)
+            if not group:
+                return
+            arms = [(LINEAR, line), (TREE, wide)]
+            rows = {
+                name: self._measure(arm, name, budget, concurrency, pair, group)
+                for name, arm in (arms if pair % 2 == 0 else reversed(arms))
+            }
+            self._keep(rows[LINEAR], rows[TREE], line.graphs, wide.graphs)
+            if self._given_up(budget, concurrency):
+                return
+
+    def _open_pairs(self, budget: int, concurrency: int) -> Iterator[int]:
+        """Numbers of pairs still to measure; some spare ones replace pairs that turn out invalid."""
+        spare = max(2, self.pairs // 2)
+        for pair in range(self.pairs + spare):
+            if self._enough(budget, concurrency):
+                return
+            if (concurrency, budget, pair) not in {(r.concurrency, r.budget, r.pair) for r in self.rows}:
+                yield pair
+
+    # -- one server at a time ---------------------------------------------------------------------------
+
+    def run_in_turns(self) -> None:
+        share = -(-self.pairs // 2)
+        for number in range(TURNS_AT_MOST):
+            open_budgets = [b for b in self.budgets if b not in self.skipped and self._lacks(b)]
+            if not open_budgets:
+                return
+            first = number * share
+            self._pass([0, *open_budgets], range(first, first + share), backwards=number % 2 == 1)
+
+    def _pass(self, order: list[int], numbers: range, backwards: bool) -> None:
+        """Open each arm of `order` once (0 = linear) and measure the pairs `numbers` on it."""
+        rows: dict[int, dict[tuple[int, int], Row]] = {}
+        graphs: dict[int, bool | None] = {}
+        if self._pass_done(order[1:], numbers):
+            return
+        for budget in reversed(order) if backwards else order:
+            self._turn(budget, numbers, rows, graphs)
+        for budget in order[1:]:
+            for key, tree_row in rows.get(budget, {}).items():
+                self._keep(rows[0][key], tree_row, graphs[0], graphs[budget])
+            for concurrency in self.concurrencies:
+                self._given_up(budget, concurrency)
+
+    def _lacks(self, budget: int) -> bool:
+        return not all(self._enough(budget, c) for c in self.concurrencies)
+
+    def _turn(
+        self,
+        budget: int,
+        numbers: range,
+        rows: dict[int, dict[tuple[int, int], Row]],
+        graphs: dict[int, bool | None],
+    ) -> None:
+        """Open one arm (budget 0 = linear) and measure its rows of this pass."""
+        if budget in self.skipped:
+            return
+        name, factory = (TREE, self.tree(budget)) if budget else (LINEAR, self.linear)
+        try:
+            with OpenArm(factory) as arm:
+                graphs[budget] = arm.graphs
+                self._gate_in_turn(budget, arm)
+                rows[budget] = {
+                    (c, p): self._measure(arm, name, budget, c, p, self._group(p, c, skip_loops=False))
+                    for p in numbers
+                    for c in self.concurrencies
+                }
+        except OrchestrateError as exc:
+            if not budget:
+                raise
+            self.skipped[budget] = str(exc)
+
+    def _pass_done(self, budgets: list[int], numbers: range) -> bool:
+        done = {(r.concurrency, r.budget, r.pair) for r in self.rows if r.arm == TREE}
+        return {(c, b, p) for c in self.concurrencies for b in budgets for p in numbers} <= done
+
+    # -- common -----------------------------------------------------------------------------------------
+
+    def _group(self, pair: int, concurrency: int, skip_loops: bool = True) -> list[Prompt]:
+        """The prompts of a pair; both arms get the same. Prompts whose output loops are left out once known."""
+        usable = [p for p in self.prompts if not (skip_loops and p.id in self.looping)]
+        size = max(self.group_size, concurrency)
+        return [usable[(pair * size + i) % len(usable)] for i in range(size)] if usable else []
+
+    def _measure(self, arm: OpenArm, name: str, budget: int, concurrency: int, pair: int, group: list[Prompt]) -> Row:
+        label = f"{name} {budget}" if name == TREE else name
+        total = self.pairs * len(self.budgets) * len(self.concurrencies)
+        self.on_progress(f"pair {pair + 1}: {label}, {concurrency} at once", len(self._pairs_kept()), total)
+        if self.last_arm != label:
+            self.block, self.last_arm = self.block + 1, label
+        row = arm.measure(
+            self.settings, group, arm=name, budget=budget, concurrency=concurrency, pair=pair,
+            block=self.block, warm_up=self.warm_up,
+        )  # fmt: skip
+        self._note_loops(row)
+        return row
+
+    def _note_loops(self, row: Row) -> None:
+        if row.temperature == 0:
+            flagged = [f.rule for f in judge(row).findings]
+            if flagged == ["repetition-loop"]:
+                self.looping |= {r.prompt_id for r in row.requests if r.loop_share > 0.5}
+
+    def _keep(self, line: Row, wide: Row, line_graphs: bool | None, wide_graphs: bool | None) -> None:
+        """Judge both rows of a pair, with what only the pair can tell, and hand them out."""
+        lossless = self.gate.get(wide.budget)
+        if line.temperature == 0:
+            same = [a.ids_sha == b.ids_sha for a, b in zip(line.requests, wide.requests, strict=True) if a.ids_sha]
+            lossless = all(same) if same else lossless
+        line = judge(replace(line, other_graphs=wide_graphs))
+        wide = judge(replace(wide, other_graphs=line_graphs, lossless=lossless))
+        known = {r.key for r in self.rows}
+        for row in (line, wide):
+            if row.key not in known:
+                self.rows.append(row)
+                self.on_row(row)
+
+    def _pairs_kept(self) -> list[Pair]:
+        return [p for p in pairs_of(self.rows) if p.valid]
+
+    def _pairs_at(self, budget: int, concurrency: int) -> list[Pair]:
+        pairs = pairs_of(self.rows)
+        return [p for p in pairs if p.tree.budget == budget and p.tree.concurrency == concurrency]
+
+    def _enough(self, budget: int, concurrency: int) -> bool:
+        at = self._pairs_at(budget, concurrency)
+        return sum(p.valid for p in at) >= self.pairs or hopeless(at)
+
+    def _given_up(self, budget: int, concurrency: int) -> bool:
+        at = self._pairs_at(budget, concurrency)
+        if sum(p.valid for p in at) < self.pairs and hopeless(at):
+            self.skipped[budget] = f"slower than linear beyond doubt after {len(at)} pairs"
+            return True
+        return False
+
+    def _check_gate(self, budget: int, line: OpenArm, wide: OpenArm) -> None:
+        """Sampled outputs can't be compared one by one, so a greedy sample is, in this same deployment."""
+        if self.settings.temperature > 0 and budget not in self.gate:
+            self._gate_in_turn(0, line)
+            self._gate_in_turn(budget, wide)
+
+    def _gate_in_turn(self, budget: int, arm: OpenArm) -> None:
+        if self.settings.temperature == 0:
+            return
+        outputs = {p.id: arm.greedy_ids(p, self.settings.max_tokens) for p in self.prompts[:GATE_PROMPTS]}
+        if not budget:
+            self.references = outputs
+        elif self.references:
+            self.gate[budget] = all(outputs.values()) and outputs == self.references
+
+    def result(self, min_pairs: int) -> SweepResult:
+        arms = []
+        for concurrency in self.concurrencies:
+            for budget in self.budgets:
+                at = self._pairs_at(budget, concurrency)
+                if at:
+                    arms.append(summarise_arm(at, self.margin, len(self.budgets), min_pairs))
+        facts = {
+            "margin": self.margin,
+            "pairs": self.pairs,
+            "min_pairs": min_pairs,
+            "max_tokens": self.settings.max_tokens,
+            "temperature": self.settings.temperature,
+            "seed": self.settings.seed,
+            "budgets": self.budgets,
+            "concurrencies": self.concurrencies,
+            "prompts": len(self.prompts),
+            "prompt_set": self.settings.set_hash,
+            "categories": sorted({p.category for p in self.prompts}),
+        }
+        return SweepResult(tuple(self.rows), tuple(arms), decide(arms, self.margin), facts, self.skipped)

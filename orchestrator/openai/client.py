@@ -1,0 +1,209 @@
+"""Blocking client of one server: OpenAI endpoints and SGLang's own, over one kept connection."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from orchestrator.errors import HostError
+from orchestrator.openai.metrics_text import read_metrics
+from orchestrator.openai.records import Api, Assembler, Completion
+from orchestrator.openai.sse import SseSplitter
+
+Json = dict[str, Any]
+
+
+def payload_for(
+    api: Api,
+    prompt: str | Sequence[int] | Sequence[Mapping[str, Any]],
+    max_tokens: int,
+    *,
+    model: str = "default",
+    temperature: float = 0.0,
+    seed: int | None = None,
+    ignore_eos: bool = True,
+    stream: bool = True,
+) -> Json:
+    """The request body for one prompt: text, token ids (native and completions) or messages (chat)."""
+    if api is Api.NATIVE:
+        sampling: Json = {
+            "temperature": temperature,
+            "max_new_tokens": max_tokens,
+            "ignore_eos": ignore_eos,
+        }
+        if seed is not None:
+            sampling["sampling_seed"] = seed
+        key = "text" if isinstance(prompt, str) else "input_ids"
+        return {key: prompt, "sampling_params": sampling, "stream": stream}
+    body: Json = {
+        "model": model,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "ignore_eos": ignore_eos,
+        "stream": stream,
+    }
+    if seed is not None:
+        body["seed"] = seed
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    if api is Api.CHAT:
+        body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    else:
+        body["prompt"] = prompt
+    return body
+
+
+class Client:
+    """Use as a context manager. `base_url` may end with `/v1`; the paths of this class start at the root."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        timeout_s: float = 120.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._clock = clock
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.Client(base_url=self.base_url, headers=headers, timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._http.close()
+
+    def request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """One request, whatever its status; HostError when there is no answer at all."""
+        try:
+            return self._http.request(method, path, **kwargs)
+        except httpx.HTTPError as exc:
+            raise HostError(
+                f"{method} {self.base_url}{path} got no answer ({type(exc).__name__}: {exc}); "
+                "check that the service runs and that its port is right."
+            ) from exc
+
+    def get_json(self, path: str) -> Json | None:
+        """The JSON object at `path`, or None when the server does not offer it."""
+        answer = self.request("GET", path)
+        if answer.status_code != 200:
+            return None
+        try:
+            body = answer.json()
+        except ValueError:
+            return None
+        return body if isinstance(body, dict) else None
+
+    def models(self) -> list[str]:
+        """Ids of the served models; empty when the server does not list them."""
+        listed = (self.get_json("/v1/models") or {}).get("data") or []
+        return [str(entry.get("id")) for entry in listed]
+
+    def server_info(self) -> Json:
+        """SGLang's configuration and state ({} for another kind of server)."""
+        return self.get_json("/server_info") or self.get_json("/get_server_info") or {}
+
+    def alive(self) -> bool:
+        """The HTTP front answers (`/health`); says nothing of the model."""
+        return self.request("GET", "/health").status_code == 200
+
+    def ready(self) -> bool:
+        """The scheduler produced a token for a probe (`/health_generate`)."""
+        return self.request("GET", "/health_generate").status_code == 200
+
+    def metrics_text(self) -> str | None:
+        """Prometheus text, or None when metrics are off."""
+        answer = self.request("GET", "/metrics", follow_redirects=True)
+        return answer.text if answer.status_code == 200 else None
+
+    def metrics(self) -> dict[str, float] | None:
+        """Sample name -> value summed over labels; None when metrics are off."""
+        text = self.metrics_text()
+        return None if text is None else read_metrics(text)
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False when refused (the server is busy) or not offered."""
+        return self.request("POST", "/flush_cache").status_code == 200
+
+    def tokenize(self, messages: Sequence[Mapping[str, Any]], model: str = "default") -> list[int] | None:
+        """Token ids of a conversation under the server's chat template; None when not offered."""
+        answer = self.request("POST", "/v1/tokenize", json={"model": model, "messages": messages})
+        if answer.status_code != 200:
+            return None
+        ids = answer.json().get("tokens")
+        return [int(i) for i in ids] if isinstance(ids, list) and ids else None
+
+    def complete(self, api: Api, body: Json, prompt_id: str = "") -> Completion:
+        """Send one request, streamed or not, and return all that came back; errors are in the record."""
+        done = Completion(prompt_id=prompt_id, sent_at_s=self._clock())
+        assembler = Assembler(api, done)
+        try:
+            if body.get("stream"):
+                self._stream(api, body, assembler)
+            else:
+                self._whole(api, body, assembler)
+        except httpx.HTTPError as exc:
+            done.error = f"{type(exc).__name__}: {exc}"
+        done.ended_at_s = self._clock()
+        return done
+
+    def _whole(self, api: Api, body: Json, assembler: Assembler) -> None:
+        answer = self._http.post(api.value, json=body)
+        assembler.completion.status = answer.status_code
+        if answer.status_code == 200:
+            assembler.whole(answer.json(), self._clock())
+        else:
+            assembler.completion.error = answer.text[:300]
+
+    def _stream(self, api: Api, body: Json, assembler: Assembler) -> None:
+        splitter = SseSplitter()
+        with self._http.stream("POST", api.value, json=body) as answer:
+            assembler.completion.status = answer.status_code
+            if answer.status_code != 200:
+                assembler.completion.error = answer.read().decode("utf-8", "replace")[:300]
+                return
+            for chunk in answer.iter_raw():
+                now = self._clock()
+                for data in splitter.feed(chunk):
+                    assembler.event(data, now)
+
+    def generate(
+        self, prompt: str | Sequence[int], max_tokens: int, *, temperature: float = 0.0, seed: int | None = None
+    ) -> Completion:
+        """One native, unstreamed request that ignores end-of-sequence: for comparing token ids."""
+        body = payload_for(Api.NATIVE, prompt, max_tokens, temperature=temperature, seed=seed, stream=False)
+        return self.complete(Api.NATIVE, body)
+
+
+def server_identity(info: Mapping[str, Any]) -> str:
+    """A fingerprint that changes when the server process is restarted, from `Client.server_info`.
+
+    SGLang draws a new random seed at each start unless one is set, and 0.5.20+ reports start-up times;
+    with a fixed seed on an older version a restart is invisible here, so give the arm a process id instead.
+    """
+    states = info.get("internal_states") or [{}]
+    facts = {
+        "seed": info.get("random_seed"),
+        "startup": [state.get("startup_time") for state in states if isinstance(state, Mapping)],
+        "front": info.get("startup_time"),
+        "version": info.get("version"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def graphs_on(info: Mapping[str, Any]) -> bool | None:
+    """Whether decode runs in CUDA graphs; None on a device without them or when the server does not say."""
+    if str(info.get("device", "cuda")) == "cpu":
+        return None
+    config = info.get("cuda_graph_config")
+    if isinstance(config, Mapping) and isinstance(config.get("decode"), Mapping):
+        return str(config["decode"].get("backend", "")).lower() not in ("disabled", "none", "")
+    if "disable_cuda_graph" in info:
+        return not info["disable_cuda_graph"]
+    return None

@@ -1,0 +1,133 @@
+"""The names under which SGLang reports speculation, by version, in one table; and the figures made of them.
+
+Read from the wheels of each version: `TokenizerManager._calculate_spec_decoding_metrics` for `meta_info`,
+`observability/metrics_collector.py` for Prometheus. The gauges and `avg_spec_accept_length` of the server's
+info cover the server's whole life, so this project never uses them: it takes counters, before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SpecNames:
+    """Key names of one SGLang version; where several are listed, the first that is present counts."""
+
+    verify_count: tuple[str, ...] = ("spec_verify_ct",)
+    correct_drafts: tuple[str, ...] = ("spec_num_correct_drafts",)
+    proposed_drafts: tuple[str, ...] = ("spec_num_proposed_drafts",)
+    reported_accept_length: tuple[str, ...] = ("spec_accept_length",)
+    histogram: tuple[str, ...] = ("spec_correct_drafts_histogram",)
+    # Added by this project's plugin; absent from a plain server.
+    nodes: tuple[str, ...] = ("ddtree_nodes",)
+    chain_accept_length: tuple[str, ...] = ("ddtree_accept_length_chain",)
+    # Prometheus: counters over the server's life, to be used as differences.
+    counter_verify: str = "sglang:spec_verify_calls_total"
+    counter_tokens: str = "sglang:generation_tokens_total"
+    counter_requests: str = "sglang:num_requests_total"
+    counter_graph_passes: str = "sglang:cuda_graph_passes_total"
+    gauge_running: str = "sglang:num_running_reqs"
+    gauge_queued: str = "sglang:num_queue_reqs"
+
+
+_WITH_ALIASES = SpecNames(
+    correct_drafts=("spec_num_correct_drafts", "spec_accepted_drafts"),
+    proposed_drafts=("spec_num_proposed_drafts", "spec_proposed_drafts"),
+    histogram=("spec_correct_drafts_histogram", "spec_accept_histogram"),
+)
+
+TABLE: dict[tuple[int, int, int], SpecNames] = {
+    (0, 5, 16): _WITH_ALIASES,
+    (0, 5, 20): _WITH_ALIASES,
+    (0, 5, 23): SpecNames(),
+}
+
+
+def parse_version(version: str) -> tuple[int, int, int]:
+    """`0.5.20.post1` -> (0, 5, 20); a part that is no number counts as 0."""
+    parts = [int("".join(c for c in p if c.isdigit()) or 0) for p in version.split("+")[0].split(".")[:3]]
+    major, minor, patch = (*parts, 0, 0, 0)[:3]
+    return major, minor, patch
+
+
+def names_for(version: str | None) -> SpecNames:
+    """The table row of the newest listed version that is not newer; the oldest row for anything older."""
+    if not version:
+        return _WITH_ALIASES
+    wanted = parse_version(version)
+    fitting = [known for known in TABLE if known <= wanted]
+    return TABLE[max(fitting)] if fitting else TABLE[min(TABLE)]
+
+
+def _first(meta: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((meta[key] for key in keys if meta.get(key) is not None), None)
+
+
+@dataclass(frozen=True)
+class SpecCounts:
+    """Speculation of one request, or the sum over several.
+
+    verify_steps: target forward passes that verified drafts. decoded: tokens that those passes delivered
+    (the first token comes from the prefill and is not among them). correct_drafts: drafts accepted.
+    chain_accept_length: what the tree's spine alone would have accepted per step, if the plugin says.
+    """
+
+    verify_steps: int = 0
+    decoded: int = 0
+    correct_drafts: int | None = None
+    chain_accept_length: float | None = None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Delivered tokens per verify step; the figure that verdicts and gates use."""
+        return self.decoded / self.verify_steps if self.verify_steps else None
+
+    @property
+    def accept_length(self) -> float | None:
+        """1 + accepted drafts per step; above tokens_per_step where max_tokens cut a step short."""
+        if not self.verify_steps or self.correct_drafts is None:
+            return None
+        return 1 + self.correct_drafts / self.verify_steps
+
+    @staticmethod
+    def of_request(meta: Mapping[str, Any], tokens: int, names: SpecNames) -> SpecCounts:
+        """From one request's `meta_info` and its number of output tokens."""
+        correct = _first(meta, names.correct_drafts)
+        chain = _first(meta, names.chain_accept_length)
+        return SpecCounts(
+            verify_steps=int(_first(meta, names.verify_count) or 0),
+            decoded=max(0, tokens - 1),
+            correct_drafts=None if correct is None else int(correct),
+            chain_accept_length=None if chain is None else float(chain),
+        )
+
+    @staticmethod
+    def total(parts: list[SpecCounts]) -> SpecCounts:
+        """Sum; the chain's accept length is weighted by steps. A part without a count makes that sum unknown."""
+        steps = sum(p.verify_steps for p in parts)
+        correct = [p.correct_drafts for p in parts if p.correct_drafts is not None]
+        chain = [(p.chain_accept_length, p.verify_steps) for p in parts if p.chain_accept_length is not None]
+        chain_steps = sum(n for _, n in chain)
+        return SpecCounts(
+            verify_steps=steps,
+            decoded=sum(p.decoded for p in parts),
+            correct_drafts=sum(correct) if len(correct) == len(parts) and parts else None,
+            chain_accept_length=sum(c * n for c, n in chain) / chain_steps if chain_steps else None,
+        )
+
+    @staticmethod
+    def between(before: Mapping[str, float], after: Mapping[str, float], names: SpecNames) -> SpecCounts | None:
+        """From two readings of the metrics endpoint; None when it has no such counters."""
+        if names.counter_verify not in after:
+            return None
+
+        def grown(key: str) -> int:
+            return round(after.get(key, 0.0) - before.get(key, 0.0))
+
+        return SpecCounts(
+            verify_steps=grown(names.counter_verify),
+            decoded=max(0, grown(names.counter_tokens) - grown(names.counter_requests)),
+        )
