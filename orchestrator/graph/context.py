@@ -34,6 +34,10 @@ class Context:
         return self._session.run_id
 
     @property
+    def store(self) -> Any:
+        return self._session.store
+
+    @property
     def host(self) -> Any:
         self._check_abandoned()
         self._host_used = self._session.host(self.host_name)

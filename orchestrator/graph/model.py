@@ -102,6 +102,11 @@ class TaskContext(Protocol):
         """The --set values of this run."""
         ...
 
+    @property
+    def store(self) -> Any:
+        """The store, for reading only: projections such as the roadmap, and rows of an interrupted attempt."""
+        ...
+
     def output(self, task_key: str) -> Mapping[str, Json]:
         """What an earlier task's apply (or probe) returned; {} if it has none."""
         ...
