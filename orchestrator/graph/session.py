@@ -70,7 +70,7 @@ class RunSession:
         """One transaction; yields `event(kind, task_key, **data)`, which the listener hears of after the commit."""
         committed: list[Event] = []
 
-        def event(kind: str, task_key: str | None = None, **data: Any) -> None:
+        def event(kind: str, task_key: str | None = None, /, **data: Any) -> None:
             masked_data = masked(data, self.mask)
             committed.append(self.store.events.append(self.run_id, task_key, kind, masked_data))
 
