@@ -12,6 +12,10 @@ from pathlib import Path
 from orchestrator.errors import OrchestrateError
 from orchestrator.hosts import secrets
 from orchestrator.hosts.inventory import HostConfig
+from orchestrator.release.activate import Activation
+from orchestrator.release.deadman import Deadman, ProcessTrigger
+from orchestrator.release.layout import Layout
+from orchestrator.release.store import ReleaseStore
 from orchestrator.remote.process_driver import ProcessDriver
 from orchestrator.remote.services import ServiceDriver
 from orchestrator.transport.base import Transport
@@ -51,6 +55,24 @@ class HostSession:
     def services(self) -> ServiceDriver:
         """The driver that hosts.yaml names."""
         return make_driver(self)
+
+    @functools.cached_property
+    def releases(self) -> ReleaseStore:
+        """The releases below `root`."""
+        return ReleaseStore(self.transport, Layout(self.root), privileged=self.privileged)
+
+    @functools.cached_property
+    def deadman(self) -> Deadman:
+        return Deadman(self.releases, ProcessTrigger(self.transport))
+
+    @property
+    def privileged(self) -> bool:
+        """Whether root is used for units and releases: system units, unless hosts.yaml says `sudo: none`."""
+        return self.config.service.driver == "systemd" and self.config.sudo.method != "none"
+
+    def activation(self) -> Activation:
+        """The switch between releases on this host's unit; resolves the secrets."""
+        return Activation(self.releases, self.services, self.deadman, self.unit, self.secret_env())
 
     @property
     def wheel_dir(self) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.remote.script import source
-from orchestrator.remote.services import Definition, Override, ServiceStatus, ServiceUnit
+from orchestrator.remote.services import Definition, Override, RestorePlan, ServiceStatus, ServiceUnit
 from orchestrator.transport.base import Transport
 
 FOLDER = ".orchestrate/services"
@@ -77,6 +77,15 @@ class ProcessDriver:
 
     def clear_override(self, name: str) -> None:
         self._transport.run(["rm", "-f", posixpath.join(self.folder(name), "override.json")], check=True)
+
+    def restore_plan(self, name: str, override: Override | None) -> RestorePlan:
+        folder = self.folder(name)
+        path = posixpath.join(folder, "override.json")
+        files: dict[str, str | None] = {path: None}
+        if override is not None:
+            files.update(self.render_override(name, override))
+        script = posixpath.join(folder, "supervisor.py")
+        return RestorePlan(files, tuple(("python3", script, verb, folder) for verb in ("stop", "start")))
 
     def start(self, name: str) -> None:
         now = self._verb("start", name)

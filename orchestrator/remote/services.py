@@ -42,6 +42,14 @@ class Override:
 
 
 @dataclass(frozen=True)
+class RestorePlan:
+    """What the host itself does to bring a definition back: files (text, or None to delete), then commands."""
+
+    files: Mapping[str, str | None]
+    commands: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class ServiceStatus:
     """The state of a service now. `since` is seconds since the epoch of the last change, 0 when it never ran."""
 
@@ -93,11 +101,17 @@ class ServiceDriver(Protocol):
 
     def clear_override(self, name: str) -> None: ...
 
+    def restore_plan(self, name: str, override: Override | None) -> RestorePlan:
+        """How the host, without any operator, serves `override` (None: the unit as it was found) again."""
+        ...
+
     def start(self, name: str) -> None:
         """Start and return once the main process exists; readiness is for the caller to prove."""
         ...
 
-    def stop(self, name: str) -> None: ...
+    def stop(self, name: str) -> None:
+        """Returns when every process of the service is gone."""
+        ...
 
     def restart(self, name: str) -> None: ...
 

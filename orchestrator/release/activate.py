@@ -1,0 +1,88 @@
+"""Cut-over: one release takes the place of another on the same unit, guarded by the dead man's switch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.release.deadman import Deadman
+from orchestrator.release.manifest import Manifest
+from orchestrator.release.store import ReleaseStore
+from orchestrator.remote.services import Override, RestorePlan, ServiceDriver, ServiceStatus
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Switched:
+    """A switch that was made. down_s: from the stop to the start of the new main process (not to readiness)."""
+
+    release: str
+    previous: str | None
+    token: str
+    down_s: float
+    status: ServiceStatus
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Switches a unit between releases. `secret_env` reaches the service through a file of mode 600 only."""
+
+    store: ReleaseStore
+    services: ServiceDriver
+    deadman: Deadman
+    unit: str
+    secret_env: Mapping[str, str]
+
+    def override_for(self, manifest: Manifest) -> Override | None:
+        """None for the service as it was found: its own unit, without a drop-in."""
+        return None if manifest.kind == "found" else manifest.launch.override(manifest.id, self.secret_env)
+
+    def restore_plan(self, manifest: Manifest) -> RestorePlan:
+        return self.services.restore_plan(self.unit, self.override_for(manifest))
+
+    def files_of(self, manifest: Manifest) -> Mapping[str, str]:
+        """The unit files that switching to this release would write, for `plan`."""
+        override = self.override_for(manifest)
+        return {} if override is None else self.services.render_override(self.unit, override)
+
+    def switch(
+        self,
+        target: Manifest,
+        previous: Manifest,
+        *,
+        deadline_s: float,
+        before_start: Callable[[], None] | None = None,
+        log: Log = lambda _line: None,
+    ) -> Switched:
+        """Arm, stop, change the drop-in, start. The caller proves the result, then calls confirm or back.
+
+        before_start runs while nothing serves (for example: wait until the GPU memory is free).
+        """
+        token = self.deadman.arm(self.restore_plan(previous), previous.id, deadline_s)
+        log(f"dead man's switch armed: {previous.id} returns in {deadline_s:g} s unless the new release is confirmed")
+        started = time.monotonic()
+        self.services.stop(self.unit)
+        log(f"{self.unit} stopped")
+        if before_start is not None:
+            before_start()
+        self.apply_definition(target)
+        self.services.start(self.unit)
+        down = time.monotonic() - started
+        self.store.point_current(target.id)
+        status = self.services.status(self.unit)
+        log(f"{self.unit} started with {target.id} (pid {status.main_pid}) after {down:.1f} s")
+        return Switched(target.id, previous.id, token, down, status)
+
+    def apply_definition(self, manifest: Manifest) -> None:
+        """Put the drop-in of a release in place (or take ours away); it takes effect at the next start."""
+        override = self.override_for(manifest)
+        if override is None:
+            self.services.clear_override(self.unit)
+        else:
+            self.services.set_override(self.unit, override)
+
+    def confirm(self, token: str) -> bool:
+        """Disarm through a fresh login. False: the host had already gone back by itself."""
+        return self.deadman.disarm(token).state == "disarmed"

@@ -1,0 +1,112 @@
+"""The service as it was found becomes a release: a manifest, nothing copied."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.release.launch import Launch
+from orchestrator.release.manifest import EnvironmentFacts, Manifest
+from orchestrator.release.store import ReleaseStore
+from orchestrator.remote.processes import ProcessFacts, listening_on, processes
+from orchestrator.remote.services import Definition, ServiceDriver
+from orchestrator.remote.venvs import environment_of_process
+
+# Who else may own a process, by its cgroup scope or its program: such a service is not ours to switch.
+FOREIGN = {
+    "Docker": re.compile(r"docker-|docker-proxy|dockerd"),
+    "Podman": re.compile(r"libpod-|conmon"),
+    "Kubernetes": re.compile(r"kubepods|cri-containerd|crio-"),
+}
+
+
+def find_service(store: ReleaseStore, services: ServiceDriver, unit: str, port: int, *, run_id: str = "") -> Manifest:
+    """Describe the service that runs now and keep it as release `found-<hash>`; the same service gives the same id.
+
+    Raises OrchestrateError when there is no such unit, it does not run, or something else owns the port.
+    """
+    host = store.transport.host
+    definition = services.definition(unit)
+    if definition is None:
+        raise OrchestrateError(_unknown_unit(store, unit, port))
+    if definition.overridden:
+        return _recorded_original(store, unit, definition)
+    main = _main_process(store, services, unit)
+    environment = environment_of_process(store.transport, main.pid, sudo=store.privileged)
+    if environment.package_kind == "missing":
+        raise OrchestrateError(f"host {host!r}: the process of {unit} ({main.described}) does not import sglang.")
+    launch = Launch.of(definition)
+    facts = EnvironmentFacts(**{k: v for k, v in asdict(environment).items() if k in EnvironmentFacts.model_fields})
+    identity = json.dumps([unit, launch.model_dump(), facts.model_dump()], sort_keys=True)
+    manifest = Manifest(
+        id=f"found-{hashlib.sha256(identity.encode()).hexdigest()[:12]}",
+        kind="found",
+        host=host,
+        unit=unit,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id=run_id,
+        launch=launch,
+        environment=facts,
+        texts=dict(definition.texts),
+    )
+    store.prepare()
+    if store.exists(manifest.id):
+        manifest = store.read(manifest.id)
+    else:
+        store.write(manifest)
+    if store.current() != manifest.id:
+        store.point_current(manifest.id)
+    return manifest
+
+
+def _recorded_original(store: ReleaseStore, unit: str, definition: Definition) -> Manifest:
+    """While a release of ours is live, the unit as found is what that release was built from."""
+    name = definition.release
+    seen: set[str] = set()
+    while name and name not in seen and store.exists(name):
+        seen.add(name)
+        manifest = store.read(name)
+        if manifest.kind == "found":
+            return manifest
+        name = manifest.source_release or ""
+    raise OrchestrateError(
+        f"host {store.transport.host!r}: {unit} has a drop-in of orchestrate whose release ({definition.release or '?'}) is "
+        "not recorded here; remove the drop-in and restart the unit."
+    )
+
+
+def _main_process(store: ReleaseStore, services: ServiceDriver, unit: str) -> ProcessFacts:
+    status = services.status(unit)
+    if not status.running:
+        raise OrchestrateError(
+            f"host {store.transport.host!r}: {unit} is {status.active}, not running{_because(status.detail)}; start it and "
+            "make sure that it answers before it is recorded."
+        )
+    found = processes(store.transport, [status.main_pid], sudo=store.privileged)
+    if not found:
+        raise OrchestrateError(
+            f"host {store.transport.host!r}: the main process of {unit} (pid {status.main_pid}) ended while it was looked "
+            f"at; see `orchestrate logs`."
+        )
+    return found[0]
+
+
+def _because(detail: str) -> str:
+    return f" ({detail})" if detail else ""
+
+
+def _unknown_unit(store: ReleaseStore, unit: str, port: int) -> str:
+    where = f"host {store.transport.host!r}: there is no unit {unit}"
+    for process in listening_on(store.transport, port, sudo=store.privileged):
+        for owner, pattern in FOREIGN.items():
+            if pattern.search(process.unit) or pattern.search(" ".join(process.cmdline)):
+                return (
+                    f"{where}, and port {port} is served by {owner} ({process.described}); orchestrate switches systemd "
+                    f"units only: move the service out of {owner}, or change the image there."
+                )
+        return f"{where}, but {process.described} serves port {port}; name its unit as service.unit in hosts.yaml."
+    return f"{where} and nothing listens on port {port}; start the linear service first, or correct hosts.yaml."

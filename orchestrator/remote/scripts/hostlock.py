@@ -1,0 +1,77 @@
+"""The lock of a host against two operators: {"path", "verb": take|beat|release|status|steal, "owner", "run_id", "ttl_s"}.
+
+The lock is a JSON file changed under flock; it is free when its expiry (by this host's clock that no clock change moves,
+or another boot) has passed. Prints {"granted": bool, "holder": {...} | null}.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+def ticking() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            holder = dict(json.load(file))
+    except (OSError, ValueError):
+        return None
+    alive = holder.get("boot_id") == boot_id() and holder.get("until", 0) > ticking()
+    return holder if alive else None
+
+
+def write(path: str, holder: dict[str, Any]) -> None:
+    part = path + ".orchestrate-part"
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump(holder, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def main() -> None:
+    wish: dict[str, Any] = json.loads(sys.argv[1])
+    path, verb, run_id = wish["path"], wish["verb"], wish.get("run_id", "")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".flock", "w", encoding="utf-8") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        holder = read(path)
+        mine = holder is not None and holder["run_id"] == run_id
+        granted = False
+        if verb in ("take", "steal", "beat"):
+            granted = mine or verb == "steal" or (holder is None and verb == "take")
+            if granted:
+                since = holder["since"] if mine and holder else time.time()
+                stolen = {"from": holder, "reason": wish["reason"]} if verb == "steal" and holder and not mine else None
+                ttl = float(wish["ttl_s"])
+                holder = {
+                    "owner": wish["owner"],
+                    "run_id": run_id,
+                    "since": since,
+                    "boot_id": boot_id(),
+                    "until": ticking() + ttl,
+                    "expires": time.time() + ttl,
+                    "stolen": stolen,
+                }
+                write(path, holder)
+        elif verb == "release" and mine:
+            os.remove(path)
+            granted, holder = True, None
+        print(json.dumps({"granted": granted, "holder": holder}))
+
+
+if __name__ == "__main__":
+    main()
