@@ -58,6 +58,16 @@ class Facts:
         assert row is not None
         return Fact.from_row(row)
 
+    def newest(self, kinds: tuple[str, ...], from_id: int = 0) -> list[Fact]:
+        """Of each kind, key and host the newest document that was added after `from_id`, oldest first."""
+        with self._database.read() as tx:
+            rows = tx.all(
+                "SELECT * FROM facts WHERE id IN (SELECT max(id) FROM facts WHERE id > ?"
+                f" AND kind IN ({', '.join('?' * len(kinds))}) GROUP BY kind, key, host) ORDER BY id",
+                (from_id, *kinds),
+            )
+        return [Fact.from_row(row) for row in rows]
+
     def list(self, kind: str, key: str | None = None, host: str | None = None, run_id: str | None = None) -> list[Fact]:
         """Oldest first."""
         where = ""
@@ -67,16 +77,6 @@ class Facts:
                 where, parameters = f"{where} AND {column} = ?", [*parameters, value]
         with self._database.read() as tx:
             rows = tx.all(f"SELECT * FROM facts WHERE kind = ?{where} ORDER BY id", (kind, *parameters))
-        return [Fact.from_row(row) for row in rows]
-
-    def newest(self, kinds: tuple[str, ...], from_id: int = 0) -> list[Fact]:
-        """Of each kind, key and host the newest document that was added after `from_id`, oldest first."""
-        with self._database.read() as tx:
-            rows = tx.all(
-                "SELECT * FROM facts WHERE id IN (SELECT max(id) FROM facts WHERE id > ?"
-                f" AND kind IN ({', '.join('?' * len(kinds))}) GROUP BY kind, key, host) ORDER BY id",
-                (from_id, *kinds),
-            )
         return [Fact.from_row(row) for row in rows]
 
     def latest(self, kind: str, key: str | None = None, host: str | None = None) -> Fact | None:
