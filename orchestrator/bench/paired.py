@@ -72,9 +72,9 @@ def run_paired_sweep(
 
     margin: the least relative gain worth a change, fixed beforehand (0.02 = 2 %). group_size: prompts per pair
     (at least the concurrency). client_delay_limit_s: raise it where servers and client share a few cores (the
-    embedded host); it is stored with each row. done_rows: rows of an
-    interrupted sweep; their pairs are not measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget whose server does
-    not start is skipped with its reason; a linear arm that does not start raises.
+    embedded host); it is stored with each row. done_rows: rows of an interrupted sweep; their pairs are not
+    measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget
+    whose server does not start is skipped with its reason; a linear arm that does not start raises.
     """
     if not prompts or pairs < 1 or not budgets or min(budgets) < 1:
         raise UsageError("A paired sweep needs prompts, at least one pair, and budgets of 1 node or more.")
@@ -199,6 +199,7 @@ class _Sweep:
         try:
             with OpenArm(factory) as arm:
                 graphs[budget] = arm.graphs
+                self.last_arm = ""  # each turn is a block of its own, also right after a turn of the same arm
                 self._gate_in_turn(budget, arm)
                 rows[budget] = {
                     (c, p): self._measure(arm, name, budget, c, p, self._group(p, c, skip_loops=False))

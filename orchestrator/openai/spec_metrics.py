@@ -7,6 +7,7 @@ info cover the server's whole life, so this project never uses them: it takes co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,8 @@ TABLE: dict[tuple[int, int, int], SpecNames] = {
 
 def parse_version(version: str) -> tuple[int, int, int]:
     """`0.5.20.post1` -> (0, 5, 20); a part that is no number counts as 0."""
-    parts = [int("".join(c for c in p if c.isdigit()) or 0) for p in version.split("+")[0].split(".")[:3]]
+    starts = [re.match(r"\d*", part) for part in version.split(".")[:3]]
+    parts = [int(start.group() or 0) for start in starts if start]
     major, minor, patch = (*parts, 0, 0, 0)[:3]
     return major, minor, patch
 

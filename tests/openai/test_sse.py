@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ def feed_all(chunks: list[bytes]) -> list[str]:
 
 def cut(raw: bytes, places: list[int]) -> list[bytes]:
     borders = sorted({0, len(raw), *(p % (len(raw) + 1) for p in places)})
-    return [raw[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [raw[a:b] for a, b in pairwise(borders)]
 
 
 @given(EVENTS, st.sampled_from(["\n", "\r\n", "\r"]), st.lists(st.integers(0, 10_000)), st.booleans())

@@ -1,0 +1,215 @@
+"""The paired sweep against two scripted servers whose speeds are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from orchestrator.bench.arm import Arm
+from orchestrator.bench.paired import SweepResult, run_paired_sweep
+from orchestrator.bench.prompts import WARM_UP, Prompt
+from orchestrator.bench.rows import Row, row_from_json
+from orchestrator.bench.verdict import Decision
+from orchestrator.errors import HostError, UsageError
+from tests.bench.stub_server import Script, Stub, running_stub
+
+PROMPTS = [Prompt(id=f"p{i}", text=f"prompt number {i} says") for i in range(24)]
+SLOW = Script(step_s=0.004, accept=(1,))
+FAST = Script(step_s=0.004, accept=(8,))
+
+
+class Bench:
+    """Two stubs and everything a sweep reported about them."""
+
+    def __init__(self, linear: Stub, tree: Stub) -> None:
+        self.linear, self.tree = linear, tree
+        self.opened: list[str] = []
+        self.rows: list[Row] = []
+        self.switched: list[int] = []
+        self.unstartable: set[int] = set()
+
+    @contextmanager
+    def open_linear(self) -> Iterator[Arm]:
+        self.opened.append("linear")
+        yield Arm("linear", self.linear.url)
+
+    def open_tree(self, budget: int) -> Callable[[], Any]:
+        @contextmanager
+        def factory() -> Iterator[Arm]:
+            if budget in self.unstartable:
+                raise HostError(f"no memory for {budget} nodes")
+            self.opened.append(f"tree {budget}")
+            yield Arm("tree", self.tree.url, budget, switch=lambda: self.switched.append(budget))
+
+        return factory
+
+    def sweep(self, budgets: list[int], pairs: int = 10, **kwargs: Any) -> SweepResult:
+        settings: dict[str, Any] = {"prompts": PROMPTS, "max_tokens": 32, "client_delay_limit_s": 5.0}
+        return run_paired_sweep(
+            self.open_linear, self.open_tree, budgets, pairs=pairs, on_row=self.rows.append, **(settings | kwargs)
+        )
+
+
+@contextmanager
+def bench(linear: Script = SLOW, tree: Script = FAST) -> Iterator[Bench]:
+    with running_stub(linear) as a, running_stub(tree) as b:
+        yield Bench(a, b)
+
+
+def test_a_faster_tree_is_adopted_and_every_figure_fits() -> None:
+    with bench() as b:
+        result = b.sweep([15])
+        assert b.linear.flushes == b.tree.flushes == 10
+    assert (result.verdict.decision, result.verdict.budget) == (Decision.ADOPT, 15)
+    (arm,) = result.arms
+    assert (arm.n, arm.invalid_pairs, arm.blocks) == (10, 0, 11)
+    assert arm.linear_tokens_per_step == 1.0
+    assert arm.tree_tokens_per_step == pytest.approx(31 / 4)
+    assert arm.ratio is not None
+    assert arm.ratio > 2
+    assert list(result.rows) == b.rows
+    assert b.switched == [15] * 10
+    assert json.loads(json.dumps(result.to_json()))["verdict"]["decision"] == "adopt"
+
+
+def test_the_order_alternates_so_that_blocks_are_adjacent() -> None:
+    with bench() as b:
+        b.sweep([15], pairs=4)
+    order = [(r.arm, r.block) for r in sorted(b.rows, key=lambda r: r.block)]
+    assert order == [
+        ("linear", 1), ("tree", 2), ("tree", 2), ("linear", 3), ("linear", 3), ("tree", 4), ("tree", 4), ("linear", 5)
+    ]  # fmt: skip
+
+
+def test_a_slower_tree_is_stopped_early_and_linear_kept() -> None:
+    with bench(linear=FAST, tree=SLOW) as b:
+        result = b.sweep([15, 32], pairs=20)
+    assert result.verdict.decision is Decision.KEEP_LINEAR
+    assert [a.n for a in result.arms] == [6, 6]
+    assert "beyond doubt" in result.skipped[15]
+
+
+def test_in_turns_each_pass_reverses_the_order() -> None:
+    with bench() as b:
+        result = b.sweep([15, 32], beside=False)
+    assert b.opened == ["linear", "tree 15", "tree 32", "tree 32", "tree 15", "linear"]
+    assert result.verdict.decision is Decision.ADOPT
+    assert [(a.n, a.blocks) for a in result.arms] == [(10, 4), (10, 4)]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_interrupted_sweep_goes_on_where_it_stopped(beside: bool) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop_later(text: str, done: float, total: float) -> None:
+        if done >= 3:
+            raise Stop
+
+    with bench() as b:
+        with pytest.raises(Stop):
+            b.sweep([15, 32], pairs=4, beside=beside, on_progress=stop_later)
+        kept = [row_from_json(r.to_json()) for r in b.rows]
+        assert len(kept) >= 6
+        before = len(b.rows)
+        result = b.sweep([15, 32], pairs=4, beside=beside, done_rows=kept)
+        trees = [r for r in result.rows if r.arm == "tree"]
+        assert len(trees) == len({r.key for r in trees}) == 8
+        assert all(row in result.rows for row in kept)
+        assert len(b.rows) - before == len(result.rows) - len(kept)
+
+
+def test_a_finished_sweep_opens_no_server_again() -> None:
+    with bench() as b:
+        done = b.sweep([15], pairs=3).rows
+        b.opened.clear()
+        again = b.sweep([15], pairs=3, done_rows=done)
+    assert b.opened == []
+    assert again.rows == done
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_other_output_never_wins(beside: bool) -> None:
+    with bench(Script(), Script(salt="lossy")) as b:
+        result = b.sweep([15], pairs=3, beside=beside)
+    assert result.verdict.decision is Decision.INVALID
+    assert {f.rule for r in result.rows if r.arm == "tree" for f in r.findings} == {"not-lossless"}
+
+
+@pytest.mark.parametrize(("salt", "decision"), [("", Decision.ADOPT), ("lossy", Decision.INVALID)])
+def test_sampled_sweeps_pass_a_greedy_gate_first(salt: str, decision: Decision) -> None:
+    with bench(tree=Script(step_s=0.004, accept=(8,), salt=salt)) as b:
+        result = b.sweep([15], temperature=0.8)
+    assert result.verdict.decision is decision
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("restart", "server-restarted"),
+        ("foreign", "foreign-requests"),
+        ("busy", "live-load"),
+        ("short", "output-short"),
+        ("no-usage", "usage-missing"),
+        ("no-spec", "no-speculation"),
+        ("no-done", "request-failed"),
+        ("http500", "request-failed"),
+        ("broken-stream", "request-failed"),
+    ],
+)
+def test_faults_of_a_server_invalidate_its_rows(fault: str, rule: str) -> None:
+    with bench(Script(), Script(fault=fault)) as b:
+        result = b.sweep([15], pairs=2)
+    assert result.verdict.decision is Decision.INVALID
+    assert all(rule in [f.rule for f in r.findings] for r in result.rows if r.arm == "tree")
+    assert all(r.valid for r in result.rows if r.arm == "linear")
+
+
+def test_eager_mode_in_one_arm_invalidates_both() -> None:
+    with bench(Script(device="cuda"), Script(device="cuda", graphs=False)) as b:
+        result = b.sweep([15], pairs=2)
+    assert {f.rule for r in result.rows for f in r.findings} == {"graphs-off"}
+    assert not any(r.valid for r in result.rows)
+
+
+def test_warm_caches_and_measured_warm_up_prompts_are_refused() -> None:
+    with bench(Script(), Script(cached_share=0.9)) as b:
+        cached = b.sweep([15], pairs=2)
+        overlap = b.sweep([15], pairs=2, warm_up=PROMPTS)
+    assert {f.rule for r in cached.rows for f in r.findings} == {"cache-hit"}
+    assert {f.rule for r in overlap.rows if r.arm == "linear" for f in r.findings} == {"warm-up-overlap"}
+    assert not {p.content_hash for p in WARM_UP} & {p.content_hash for p in PROMPTS}
+
+
+def test_looping_prompts_are_dropped_once_seen() -> None:
+    with bench(Script(fault="loop"), Script(fault="loop")) as b:
+        result = b.sweep([15], pairs=4, prompts=PROMPTS[:3])
+    assert result.verdict.decision is Decision.INVALID
+    assert sorted(r.requests[0].prompt_id for r in result.rows) == ["p0", "p0", "p1", "p1", "p2", "p2"]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_budget_that_does_not_start_is_skipped_with_its_reason(beside: bool) -> None:
+    with bench() as b:
+        b.unstartable = {512}
+        result = b.sweep([512, 15], beside=beside)
+    assert result.skipped == {512: "no memory for 512 nodes"}
+    assert (result.verdict.decision, result.verdict.budget) == (Decision.ADOPT, 15)
+
+
+def test_loads_are_told_apart() -> None:
+    with bench() as b:
+        result = b.sweep([15], pairs=3, concurrencies=[1, 4])
+    assert [(a.concurrency, a.n) for a in result.arms] == [(1, 3), (4, 3)]
+    assert {len(r.requests) for r in result.rows if r.concurrency == 4} == {4}
+
+
+def test_bad_settings_are_refused() -> None:
+    with bench() as b:
+        for bad in ({"budgets": []}, {"budgets": [0]}, {"budgets": [15], "pairs": 0}, {"budgets": [15], "prompts": []}):
+            with pytest.raises(UsageError):
+                b.sweep(**bad)  # type: ignore[arg-type]
