@@ -1,0 +1,43 @@
+"""Task: target and draft as their files say, and whether they fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
+from tasks.inspecting import Scope, model_part
+from tasks.inspecting.inspection import look
+
+VALID_FOR_S = 86400.0
+
+
+class ModelsDoNotFit(OrchestrateError):
+    """Target or draft is missing or unreadable, or the draft was not made for this target."""
+
+
+class InspectModel(Action):
+    """apply returns {model: {target, draft, compat, notes}}; verify fails when a model is missing or does not fit."""
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        return Probe(False, "the models' files are read in every run")
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        scope = Scope.of(ctx.host.config)
+        _, serving, _ = look(ctx.host.transport, scope)
+        _, _, model = model_part.read(ctx.host.transport, scope, serving)
+        return {"model": model}
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        model = self.apply(ctx)["model"]
+        for role in ("target", "draft"):
+            if model[role] is None:
+                why = "; ".join(model["notes"]) or f"no {role} is named by the service or in hosts.yaml"
+                raise ModelsDoNotFit(f"{ctx.host.name}: the {role} model can't be judged ({why})")
+        problems = model["compat"]["problems"]
+        if problems:
+            raise ModelsDoNotFit(f"{ctx.host.name}: the draft does not fit the target: {'; '.join(map(str, problems))}")
+        target, draft = model["target"], model["draft"]
+        text = f"{target['architecture']} ({target['kind']}, {target['layers']} layers) with a block-{draft['block']} draft"
+        data = {"target": target["path"], "draft": draft["path"], "kind": target["kind"], "block": draft["block"]}
+        return Evidence("configurations of both models", text, data, VALID_FOR_S)

@@ -1,0 +1,34 @@
+"""Task: what vLLM on the host (if any) could do for DDTree. "Not installed" is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
+from tasks.inspecting import Scope, engine_part
+from tasks.inspecting.inspection import look
+from tasks.inspecting.probe import read_files
+
+VALID_FOR_S = 86400.0
+
+
+class InspectVllm(Action):
+    """apply returns {vllm: facts or null}; verify finds the package file, or no copy, in a second look."""
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        return Probe(False, "a host is looked at afresh in every run")
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        facts, _, servers = look(ctx.host.transport, Scope.of(ctx.host.config))
+        return {"vllm": engine_part.vllm(ctx.host.transport, facts, servers)}
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        found = self.apply(ctx)["vllm"]
+        if found is None:
+            text = "vLLM is not installed: no process, no copy below the folders that were searched"
+            return Evidence("a search of processes and folders", text, {"installed": False}, VALID_FOR_S)
+        config = read_files(ctx.host.transport, found["package_path"], ["config/speculative.py"])
+        size = len(config.texts.get("config/speculative.py", ""))
+        text = f"vLLM {found['version']} at {found['package_path']}: DFlash {found['dflash']}, port: {found['port']}"
+        data = {"installed": True, "version": found["version"], "port": found["port"], "speculative_py_bytes": size}
+        return Evidence("the package's own source", text, data, VALID_FOR_S)

@@ -1,0 +1,194 @@
+"""Whether a package still has the upstream functions that the DDTree plug-in relies on; nothing is imported.
+
+The list is the plug-in's own (engine/sglang_ddtree/hooks.py and compat/): read as data by AST, since importing it
+needs torch and sglang.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tasks.inspecting import source
+from tasks.inspecting.flags import version_key
+from tasks.inspecting.source import SourceTree
+
+ENGINE = Path(__file__).resolve().parents[2] / "engine" / "sglang_ddtree"
+
+
+@dataclass(frozen=True)
+class Hook:
+    """An upstream function: `module:qualified.name`, how it is used, and the parameters that must keep their names."""
+
+    target: str
+    kind: str
+    parameters: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class HookState:
+    """present, changed (a parameter is gone), missing, or unseen (inherited from a module that was not read)."""
+
+    target: str
+    kind: str
+    state: str
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@cache
+def hooks(engine: Path = ENGINE) -> tuple[Hook, ...]:
+    """The plug-in's hook table; () when the engine's source is not beside this program."""
+    body = _module(engine / "hooks.py")
+    names: dict[str, str] = {}
+    for node in body.body if body else ():
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name == "HOOKS" and isinstance(node.value, ast.Tuple):
+                return tuple(_hook(item, names) for item in node.value.elts if isinstance(item, ast.Call))
+            value = source.literal(node.value)
+            if isinstance(value, str):
+                names[name] = value
+    return ()
+
+
+@cache
+def supported_lines(engine: Path = ENGINE) -> dict[str, dict[str, tuple[str, ...] | None]]:
+    """{version: parameters that differ there} of every SGLang line that the plug-in was written for."""
+    body = _module(engine / "compat" / "__init__.py")
+    lines: dict[str, dict[str, tuple[str, ...] | None]] = {}
+    for node in body.body if body else ():
+        if isinstance(node, ast.Assign) and source.called_name(node.targets[0]) == "LINES":
+            table = source.literal(node.value)
+            if isinstance(table, dict):
+                lines = {str(v): _line_parameters(engine / "compat" / f"{m}.py") for v, m in table.items()}
+    return lines
+
+
+def check_hooks(tree: SourceTree, version: str | None, table: Iterable[Hook] | None = None) -> list[HookState]:
+    """The state of every hook in a package; parameters as the nearest supported line expects them."""
+    differing = _nearest(version)
+    states = []
+    for hook in hooks() if table is None else table:
+        expected = differing.get(hook.target, hook.parameters)
+        if expected is not None:
+            states.append(_state(tree, hook, expected))
+    return states
+
+
+def source_files(table: Iterable[Hook] | None = None) -> list[str]:
+    """Paths below the package of every module that a hook lives in."""
+    return sorted({_path(hook.target) for hook in (hooks() if table is None else table)})
+
+
+def _state(tree: SourceTree, hook: Hook, expected: tuple[str, ...]) -> HookState:
+    path = _path(hook.target)
+    body = source.module(tree, path)
+    if body is None:
+        return HookState(hook.target, hook.kind, "missing", f"{path} is not there")
+    found = _find(body, hook.target.partition(":")[2].split("."))
+    if isinstance(found, tuple):  # the module re-exports it: look where it is defined
+        where, name = found
+        found = (
+            _find(source.module(tree, where) or ast.Module([], []), [name])
+            if tree.text(where) is not None
+            else "inherited"
+        )
+    if found is None:
+        return HookState(hook.target, hook.kind, "missing", f"{path} has no {hook.target.partition(':')[2]}")
+    if found == "inherited" or isinstance(found, tuple):
+        return HookState(hook.target, hook.kind, "unseen", "inherited from another module")
+    if isinstance(found, ast.ClassDef):
+        return HookState(hook.target, hook.kind, "present")
+    assert isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
+    have = [name.lstrip("*") for name in source.parameters(found)]
+    gone = [name for name in expected if name not in have]
+    if gone:
+        return HookState(hook.target, hook.kind, "changed", f"no parameter {', '.join(gone)} any more")
+    return HookState(hook.target, hook.kind, "present")
+
+
+def _find(body: ast.Module, names: list[str]) -> ast.AST | tuple[str, str] | str | None:
+    """The definition; (path, name) when it is imported; "inherited" when a base class elsewhere may have it."""
+    if len(names) == 1:
+        return source.find_function(body, names[0]) or source.find_class(body, names[0]) or _imported(body, names[0])
+    node = source.find_class(body, names[0])
+    seen = set()
+    while node is not None and node.name not in seen:
+        seen.add(node.name)
+        method = source.find_function(node, names[1])
+        if method is not None:
+            return method
+        bases = [source.called_name(base) for base in node.bases]
+        local = [found for base in bases if (found := source.find_class(body, base)) is not None]
+        if not local:
+            return "inherited" if bases else None
+        node = local[0]
+    return None
+
+
+def _imported(body: ast.Module, name: str) -> tuple[str, str] | None:
+    for node in ast.walk(body):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _path(node.module), alias.name
+    return None
+
+
+def _path(target: str) -> str:
+    return target.partition(":")[0].removeprefix("sglang.").replace(".", "/") + ".py"
+
+
+def _nearest(version: str | None) -> Mapping[str, tuple[str, ...] | None]:
+    lines = supported_lines()
+    if not lines or version is None:
+        return {}
+    order = sorted(lines, key=version_key)
+    not_newer = [v for v in order if version_key(v) <= version_key(version)]
+    return lines[not_newer[-1] if not_newer else order[0]]
+
+
+def _line_parameters(path: Path) -> dict[str, tuple[str, ...] | None]:
+    body = _module(path)
+    for node in ast.walk(body) if body else ():
+        targets = (
+            [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
+        )
+        if any(source.called_name(t) == "hook_parameters" for t in targets):
+            value = source.literal(node.value)  # type: ignore[union-attr]
+            if isinstance(value, dict):
+                return value
+    return {}
+
+
+def _hook(call: ast.Call, names: Mapping[str, str]) -> Hook:
+    values = [_text(a, names) for a in call.args]
+    return Hook(str(values[0]), str(values[1]), tuple(values[2]), str(values[3]))
+
+
+def _text(node: ast.expr, names: Mapping[str, str]) -> Any:
+    """A literal, with f-strings of known names filled in."""
+    if isinstance(node, ast.JoinedStr):
+        parts = []
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name):
+                parts.append(names[part.value.id])
+            else:
+                parts.append(str(source.literal(part)))
+        return "".join(parts)
+    return source.literal(node)
+
+
+def _module(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_text())
+    except (OSError, SyntaxError):
+        return None

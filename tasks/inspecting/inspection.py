@@ -1,0 +1,184 @@
+"""Puts an inspection together: host or folder in, one JSON document out. Nothing is changed anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.transport.base import Transport
+from tasks.inspecting import engine_part, hardware_part, model_part
+from tasks.inspecting.advice import recommend
+from tasks.inspecting.probe import host_facts
+from tasks.inspecting.risks import Risk, map_risks
+from tasks.inspecting.serving import Serving, choose
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found. The parts are JSON objects in the shape of the contract's `inspect`."""
+
+    subject: str
+    kind: str  # host or folder
+    sglang: dict[str, Any] | None
+    vllm: dict[str, Any] | None
+    model: dict[str, Any]
+    hardware: dict[str, Any] = field(default_factory=dict)
+    other_engines: list[dict[str, Any]] = field(default_factory=list)
+    setting: dict[str, Any] = field(default_factory=dict)
+    budgets: list[dict[str, Any]] = field(default_factory=list)
+    predictions: list[dict[str, Any]] = field(default_factory=list)
+    not_seen: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Everything but risks and recommendation, which are drawn from it."""
+        return {
+            "subject": self.subject,
+            "kind": self.kind,
+            "sglang": self.sglang,
+            "vllm": self.vllm,
+            "model": self.model,
+            "hardware": self.hardware,
+            "other_engines": self.other_engines,
+            "setting": self.setting,
+            "budgets": self.budgets,
+            "predictions": self.predictions,
+            "not_seen": self.not_seen,
+            "seconds": self.seconds,
+        }
+
+    @property
+    def risks(self) -> list[Risk]:
+        return map_risks(self.document)
+
+    def to_json(self) -> dict[str, Any]:
+        risks = [risk.to_json() for risk in self.risks]
+        return {**self.document, "risks": risks, "recommendation": recommend(self.document, risks)}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which host settings inspect uses; read from a HostConfig, or given by hand."""
+
+    name: str
+    port: int = 30000
+    unit: str | None = None
+    roots: tuple[str, ...] = ()
+    target: str | None = None
+    draft: str | None = None
+    tp: int = 1
+    arch: str | None = None
+    systemd: bool = True
+
+    @classmethod
+    def of(cls, config: Any) -> Scope:
+        """From orchestrator.hosts.inventory.HostConfig."""
+        pair = config.model if not isinstance(config.model, str) else None
+        gpus = config.gpus
+        return cls(
+            name=config.name,
+            port=config.service.port,
+            unit=config.service.unit,
+            roots=(config.root,) if config.root.startswith("/") else (),
+            target=pair.target if pair else None,
+            draft=pair.draft if pair else None,
+            tp=gpus.tp if gpus else 1,
+            arch=gpus.arch if gpus else None,
+            systemd=config.service.driver == "systemd",
+        )
+
+
+def inspect_host(transport: Transport, host_config: Any) -> Inspection:
+    """Look at a host: three to five commands, no change. `host_config` is a HostConfig or a Scope.
+
+    Raises HostError (unreachable, no python3). What could not be seen is listed in `not_seen`, never guessed.
+    """
+    started = time.monotonic()
+    scope = host_config if isinstance(host_config, Scope) else Scope.of(host_config)
+    facts, serving, servers = look(transport, scope)
+    hardware = hardware_part.read(facts, servers)
+    arch = hardware["gpu"]["arch"] or scope.arch
+    target, draft, model = model_part.read(transport, scope, serving)
+    sglang = engine_part.sglang(transport, facts, serving, arch, bool(target and target.hybrid))
+    setting, budgets, predictions = model_part.figures(scope, serving, hardware, target, draft)
+    return Inspection(
+        subject=scope.name,
+        kind="host",
+        sglang=sglang,
+        vllm=engine_part.vllm(transport, facts, servers),
+        model=model,
+        hardware=hardware,
+        other_engines=engine_part.unsupported(servers),
+        setting=setting,
+        budgets=budgets,
+        predictions=predictions,
+        not_seen=not_seen(facts, serving, scope),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def look(transport: Transport, scope: Scope) -> tuple[dict[str, Any], Serving | None, list[Serving]]:
+    """(raw facts, the service in question, all servers)."""
+    options = {
+        "port": scope.port,
+        "ports": [scope.port],
+        "unit": scope.unit if scope.systemd else None,
+        "paths": [p for p in (*scope.roots, scope.target, scope.draft) if p],
+        "extra_roots": list(scope.roots),
+    }
+    facts = host_facts(transport, options)
+    serving, servers = choose(facts, scope.port, scope.unit)
+    return facts, serving, servers
+
+
+def not_seen(facts: Mapping[str, Any], serving: Serving | None, scope: Scope) -> list[str]:
+    """What stayed hidden from this login, each as a sentence."""
+    notes = []
+    hidden = facts["processes"]["hidden"]
+    if hidden:
+        notes.append(
+            f"{hidden} server processes belong to another user: their environment and folders are hidden without sudo"
+        )
+    if serving and serving.env is None:
+        notes.append(
+            f"the environment of pid {serving.pid} is hidden: PYTHONPATH and plug-in lists may differ from what is shown"
+        )
+    if serving and serving.engine == "sglang" and not serving.resolved:
+        notes.append(
+            f"the server on port {serving.port} did not tell its resolved arguments: only the command line is shown"
+        )
+    if serving is None and scope.port in facts["processes"]["listening"]:
+        notes.append(f"something listens on port {scope.port}, but its process is hidden from this login")
+    if facts["copies_truncated"]:
+        notes.append("the search for other copies was cut short: the list may be incomplete")
+    return notes
+
+
+def inspect_folder(path: str | Path) -> Inspection:
+    """Look at a folder: site-packages, an unpacked wheel, a package or a model. FileNotFoundError, or ValueError if it is none."""
+    started = time.monotonic()
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder; name site-packages, an unpacked wheel or a model's folder")
+    sglang, vllm = engine_part.folder_sglang(folder), engine_part.folder_vllm(folder)
+    model = model_part.read_folder(folder)
+    if not (sglang or vllm or model):
+        raise ValueError(
+            f"{folder} holds neither sglang nor vllm nor a model's config.json; name the folder above the package"
+        )
+    return Inspection(
+        subject=str(folder),
+        kind="folder",
+        sglang=sglang,
+        vllm=vllm,
+        model=model,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def inspected_parts(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: document.get(name) for name in names}

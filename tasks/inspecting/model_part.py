@@ -1,0 +1,140 @@
+"""The model part of an inspection: target, draft, their fit, and what each node budget costs on this host."""
+
+from __future__ import annotations
+
+import importlib
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.transport.base import Transport
+from tasks.inspecting import memory, roofline
+from tasks.inspecting.model_config import FILES, ModelFacts, ModelUnreadable, read_model
+from tasks.inspecting.probe import read_files
+from tasks.inspecting.serving import Serving
+
+if TYPE_CHECKING:
+    from tasks.inspecting.inspection import Scope
+
+DEFAULT_CONTEXT = 32768
+DEFAULT_REQUESTS = 48  # what SGLang sets for DFLASH when nothing is given
+CPU_STATIC_SHARE = 0.5
+
+
+def read(
+    transport: Transport, scope: Scope, serving: Serving | None
+) -> tuple[ModelFacts | None, ModelFacts | None, dict[str, Any]]:
+    """(target, draft, the contract's `model` object). Problems with a folder become notes, not errors."""
+    notes: list[str] = []
+    paths = {
+        "target": (serving and serving.option("model_path", "model")) or scope.target,
+        "draft": (serving and serving.option("speculative_draft_model_path")) or scope.draft,
+    }
+    facts = {role: _remote(transport, path, serving, notes) if path else None for role, path in paths.items()}
+    target, draft = facts["target"], facts["draft"]
+    return target, draft, describe(target, draft, notes)
+
+
+def read_folder(folder: Path) -> dict[str, Any]:
+    """The `model` object of a folder with config.json; {} without one. Raises ModelUnreadable."""
+    if not (folder / "config.json").is_file():
+        return {}
+    texts = {name: (folder / name).read_text(errors="replace") for name in FILES if (folder / name).is_file()}
+    listing = [(item.name, item.stat().st_size) for item in folder.iterdir() if item.is_file()]
+    return describe(read_model(str(folder), texts, listing), None, [])
+
+
+def describe(target: ModelFacts | None, draft: ModelFacts | None, notes: list[str]) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "target": target.to_json() if target else None,
+        "draft": draft.to_json() if draft else None,
+        "notes": notes,
+    }
+    if target and draft:
+        document["compat"] = fit(target, draft)
+    return document
+
+
+def fit(target: ModelFacts, draft: ModelFacts) -> dict[str, Any]:
+    """The verdict of the compatibility library on two configurations."""
+    try:
+        check = importlib.import_module("tasks.compat").check_configs
+    except ModuleNotFoundError:
+        return {"problems": [], "notes": ["not checked: the compatibility library is not installed"]}
+    return check(dict(target.raw), dict(draft.raw)).to_json()
+
+
+def _remote(transport: Transport, path: str, serving: Serving | None, notes: list[str]) -> ModelFacts | None:
+    where = path
+    if not posixpath.isabs(where):
+        if serving is None or serving.cwd is None:
+            notes.append(f"{path} is no absolute path; its files were not looked for")
+            return None
+        where = posixpath.join(serving.cwd, path)
+    files = read_files(transport, where, FILES, listing=True)
+    if not files.exists:
+        hint = (
+            "is a repository name whose files lie in a cache: give the folder"
+            if where != path
+            else "is not there, or this login may not see it"
+        )
+        notes.append(f"{path} {hint}")
+        return None
+    try:
+        return read_model(where, files.texts, files.listing)
+    except ModelUnreadable as error:
+        notes.append(str(error))
+        return None
+
+
+def figures(
+    scope: Scope,
+    serving: Serving | None,
+    hardware: Mapping[str, Any],
+    target: ModelFacts | None,
+    draft: ModelFacts | None,
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """(setting, budgets, predictions); empty lists when there is no target to calculate with."""
+    if target is None:
+        return {}, [], []
+    setting = setting_of(scope, serving, hardware, target, draft)
+    rows = [row.to_json() for row in memory.budgets(target, draft, setting)]
+    gpus = hardware["gpu"]["gpus"]
+    device = roofline.device_of(gpus[0]["name"]) if gpus and not gpus[0]["mig"] else None
+    predicted = roofline.predict(target, draft, device, setting, memory.BUDGETS) if device else []
+    return {**vars(setting), "memory": _memory_kind(hardware)}, rows, [p.to_json() for p in predicted]
+
+
+def setting_of(
+    scope: Scope, serving: Serving | None, hardware: Mapping[str, Any], target: ModelFacts, draft: ModelFacts | None
+) -> memory.Setting:
+    """How the service runs now; the engine's defaults where nothing is given."""
+
+    def number(*names: str, default: float) -> float:
+        value = serving.option(*names) if serving else None
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            return default
+
+    gpus = hardware["gpu"]["gpus"]
+    system = hardware["system"]
+    on_cpu = not gpus
+    context = min(target.max_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    backend = serving.option("prefill_attention_backend", "attention_backend") if serving else None
+    kv_dtype = str((serving.option("kv_cache_dtype") if serving else None) or "auto")
+    return memory.Setting(
+        gpu_bytes=min((g["memory_bytes"] for g in gpus), default=system["memory_bytes"]),
+        tp=int(number("tp_size", "tensor_parallel_size", "tp", default=scope.tp)),
+        running_requests=int(number("max_running_requests", default=DEFAULT_REQUESTS)),
+        context=int(number("context_length", default=context)),
+        block=int((draft.block if draft else None) or number("speculative_num_draft_tokens", default=16)),
+        fraction_static=CPU_STATIC_SHARE if on_cpu else number("mem_fraction_static", default=0.85),
+        kv_dtype=target.dtype if kv_dtype == "auto" else kv_dtype,
+        mask_backend=str(backend or ("intel_amx" if on_cpu else "triton")),
+    )
+
+
+def _memory_kind(hardware: Mapping[str, Any]) -> str:
+    return "gpu" if hardware["gpu"]["gpus"] else "host"

@@ -1,0 +1,97 @@
+"""Runs the probe script on a host and reads files there, in one command each."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import HostError
+from orchestrator.transport.base import CommandResult, Transport
+from tasks.inspecting.source import BundleTree
+
+PYTHON_FLAGS = "-IBS"  # isolated, writes no byte code, runs no .pth of the host
+INTERPRETERS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3")
+
+
+class ProbeFailed(HostError):
+    """The host answered, but could not be looked at."""
+
+
+@cache
+def script() -> bytes:
+    return Path(__file__).with_name("probe_script.py").read_bytes()
+
+
+@dataclass(frozen=True)
+class RemoteFiles:
+    """Texts of files below one folder, what was missing, and the names and sizes directly in the folder."""
+
+    root: str
+    exists: bool
+    readable: bool
+    texts: Mapping[str, str]
+    missing: Sequence[str]
+    listing: Sequence[tuple[str, int]]
+
+    def tree(self) -> BundleTree:
+        return BundleTree(self.root, self.texts)
+
+
+def host_facts(transport: Transport, options: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    """The raw JSON of the probe (see probe_script.py); raises ProbeFailed with one sentence."""
+    answer = _call(transport, "probe", options, timeout_s)
+    if not isinstance(answer, dict) or "processes" not in answer:
+        raise ProbeFailed(
+            f"{transport.host}: the probe gave no facts; run `orchestrate --debug inspect` to see its output"
+        )
+    return answer
+
+
+def read_files(
+    transport: Transport,
+    root: str,
+    files: Sequence[str] = (),
+    globs: Sequence[str] = (),
+    *,
+    listing: bool = False,
+    timeout_s: float = 30.0,
+) -> RemoteFiles:
+    """Texts of files (each up to 2 MiB) below root on the host; names that are not there end in `missing`."""
+    options = {"root": root, "files": list(files), "globs": list(globs), "listing": listing}
+    answer = _call(transport, "files", options, timeout_s)
+    texts = json.loads(zlib.decompress(base64.b64decode(answer["packed"])))
+    return RemoteFiles(
+        root=answer["root"],
+        exists=answer["exists"],
+        readable=answer["readable"],
+        texts=texts,
+        missing=answer["missing"],
+        listing=[(name, size) for name, size in answer["listing"]],
+    )
+
+
+def _call(transport: Transport, mode: str, options: Mapping[str, Any], timeout_s: float) -> Any:
+    result: CommandResult | None = None
+    for python in INTERPRETERS:
+        argv = [python, PYTHON_FLAGS, "-", mode, json.dumps(options)]
+        result = transport.run(argv, stdin=script(), timeout_s=timeout_s)
+        if result.exit_code not in (126, 127):
+            break
+    assert result is not None
+    if result.exit_code in (126, 127):
+        raise ProbeFailed(f"{transport.host} has no python3, which inspect needs; install it and run again")
+    if not result.ok:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ProbeFailed(f"{transport.host}: the probe ended with exit code {result.exit_code} ({last})")
+    try:
+        return json.loads(result.stdout[result.stdout.index("{") :])
+    except ValueError:
+        raise ProbeFailed(
+            f"{transport.host}: the probe's answer is no JSON; a login script may print to stdout"
+        ) from None

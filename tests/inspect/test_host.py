@@ -1,0 +1,166 @@
+"""inspect_host on real processes: the copy that is really imported is found, whatever lies beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.inspecting import Scope, inspect_host
+from tests.inspect.conftest import LocalTransport, Start, make_package, make_venv
+
+ARGS = ["--model-path", "/nowhere/model", "--speculative-algorithm", "DFLASH", "--api-key", "sk-live-1"]
+
+
+def launch(python: Path, port: int) -> list[str]:
+    return [str(python), "-m", "sglang.launch_server", "--port", str(port), *ARGS]
+
+
+def scope(scratch: Path, port: int) -> Scope:
+    return Scope("here", port=port, roots=(str(scratch),), systemd=False)
+
+
+@pytest.fixture
+def crowded(scratch: Path) -> dict[str, Path]:
+    """A host with a service venv, another venv, a stale checkout and a user site, each with its own sglang."""
+    python, site = make_venv(scratch / "service")
+    _, other = make_venv(scratch / "other")
+    user = scratch / "home" / ".local" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    return {
+        "python": python,
+        "service": make_package(site, "0.5.20"),
+        "other": make_package(other, "0.5.16"),
+        "checkout": make_package(scratch / "sglang-src" / "python", "0.5.11"),
+        "user": make_package(user, "0.5.23"),
+    }
+
+
+def test_site_packages_of_the_service_wins(
+    transport: LocalTransport, start: Start, free_port: int, scratch: Path, crowded: dict[str, Path]
+) -> None:
+    process = start(launch(crowded["python"], free_port), free_port, env={"HOME": str(scratch / "home")})
+    found = inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]
+    assert found["package_path"] == str(crowded["service"])
+    assert (found["package_kind"], found["version"]) == ("site-packages", "0.5.20")
+    assert found["service"]["pid"] == process.pid
+    assert found["service"]["algorithm"] == "DFLASH"
+    unused = {copy["path"]: copy["version"] for copy in found["unused_copies"]}
+    assert unused == {str(crowded[k]): v for k, v in (("other", "0.5.16"), ("checkout", "0.5.11"), ("user", "0.5.23"))}
+
+
+def test_pythonpath_hides_site_packages(
+    transport: LocalTransport, start: Start, free_port: int, scratch: Path, crowded: dict[str, Path]
+) -> None:
+    start(launch(crowded["python"], free_port), free_port, env={"PYTHONPATH": str(crowded["checkout"].parent)})
+    document = inspect_host(transport, scope(scratch, free_port)).to_json()
+    found = document["sglang"]
+    assert (found["package_path"], found["package_kind"]) == (str(crowded["checkout"]), "pythonpath")
+    assert found["shadowed"] == [str(crowded["service"])]
+    assert {"editable-install", "shadowed-package"} <= {risk["id"] for risk in document["risks"]}
+
+
+def test_working_folder_hides_everything(
+    transport: LocalTransport, start: Start, free_port: int, scratch: Path, crowded: dict[str, Path]
+) -> None:
+    start(launch(crowded["python"], free_port), free_port, cwd=crowded["checkout"].parent)
+    found = inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]
+    assert (found["package_path"], found["package_kind"]) == (str(crowded["checkout"]), "cwd")
+
+
+@pytest.mark.parametrize("style", ["path file", "finder"])
+def test_editable_install(style: str, transport: LocalTransport, start: Start, free_port: int, scratch: Path) -> None:
+    python, site = make_venv(scratch / "service")
+    package = make_package(scratch / "checkout" / "python", "0.5.20")
+    if style == "path file":
+        (site / "sglang.pth").write_text(f"{package.parent}\n")
+    else:
+        mapping = {"sglang": str(package)}
+        (site / "__editable___sglang_0_5_20_finder.py").write_text(FINDER.format(mapping=mapping))
+        (site / "__editable__.sglang.pth").write_text("import __editable___sglang_0_5_20_finder as f; f.install()\n")
+    start(launch(python, free_port), free_port)
+    found = inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]
+    assert (found["package_path"], found["package_kind"]) == (str(package), "editable")
+
+
+FINDER = """
+import sys
+from importlib.machinery import PathFinder
+
+MAPPING: dict[str, str] = {mapping!r}
+
+
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        import os
+        if name in MAPPING:
+            return PathFinder.find_spec(name, [os.path.dirname(MAPPING[name])])
+
+
+def install():
+    sys.meta_path.append(Finder)
+"""
+
+
+def test_the_process_agrees(
+    start: Start, free_port: int, scratch: Path, crowded: dict[str, Path], transport: LocalTransport
+) -> None:
+    """What inspect resolves is what the same interpreter, environment and folder really import."""
+    env = {"PYTHONPATH": f"{scratch / 'empty'}:{crowded['other'].parent}"}
+    start(launch(crowded["python"], free_port), free_port, env=env)
+    found = inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    truth = subprocess.run(
+        [crowded["python"], "-c", "import sglang; print(sglang.__path__[0])"],
+        env={**clean, **env},
+        cwd=scratch,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found["package_path"] == truth.stdout.strip()
+
+
+def test_secrets_stay_on_the_host(transport: LocalTransport, start: Start, free_port: int, scratch: Path) -> None:
+    python, site = make_venv(scratch / "service")
+    make_package(site, "0.5.20")
+    start(launch(python, free_port), free_port, env={"HF_TOKEN": "hf-secret-2", "SGLANG_API_KEY": "sk-live-1"})
+    answer = json.dumps(inspect_host(transport, scope(scratch, free_port)).to_json())
+    assert "sk-live-1" not in answer
+    assert "hf-secret-2" not in answer
+    assert "***" in answer
+
+
+def test_nothing_changes_on_the_host(
+    transport: LocalTransport, start: Start, free_port: int, scratch: Path, crowded: dict[str, Path]
+) -> None:
+    start(launch(crowded["python"], free_port), free_port)
+
+    def state() -> dict[str, str]:
+        return {
+            str(
+                path
+            ): f"{path.lstat().st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ''}"
+            for path in sorted(scratch.rglob("*"))
+        }
+
+    before = state()
+    inspect_host(transport, scope(scratch, free_port))
+    assert state() == before
+    assert transport.commands <= 8
+
+
+def test_a_host_without_python(tmp_path: Path) -> None:
+    from tasks.inspecting.probe import ProbeFailed, host_facts
+
+    class NoPython(LocalTransport):
+        def run(self, argv, **options):  # type: ignore[no-untyped-def]
+            return super().run(["/nonexistent/" + argv[0], *argv[1:]], **options)
+
+    with pytest.raises(ProbeFailed, match="has no python3, which inspect needs"):
+        host_facts(NoPython(), {})
