@@ -240,7 +240,12 @@ class SshTransport:
             self._use_sudo(remote)
             part = posixpath.join("/tmp", posixpath.basename(part))
         for attempt in (1, 2):
-            self._with_sftp(lambda sftp: upload.send(sftp, source, part, size), remote)
+            try:
+                self._with_sftp(lambda sftp: upload.send(sftp, source, part, size), remote)
+            except FileNotFoundError as error:
+                raise OrchestrateError(
+                    f"{remote} on host {self.host!r}: the folder {posixpath.dirname(remote)} does not exist; make it first."
+                ) from error
             if self._finish(part, remote, mode, digest, sudo):
                 return
             if attempt == 2:

@@ -28,3 +28,13 @@ def transport(embedded: tuple[Path, SshSettings]) -> Iterator[SshTransport]:
         yield link
     finally:
         link.close()
+
+
+@pytest.fixture(scope="session")
+def shared(embedded: tuple[Path, SshSettings]) -> Iterator[SshTransport]:
+    """One connection for property tests, which may not open one per example."""
+    link = SshTransport(embedded[1])
+    try:
+        yield link
+    finally:
+        link.close()
