@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib import metadata
+import site
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
@@ -38,11 +38,8 @@ def variables() -> dict[str, str]:
 
 
 def installed() -> bool:
-    """True when the wheel (with its .pth file) is installed here, False when the package runs from source."""
-    try:
-        return any(f.name == "sglang_cpu.pth" for f in metadata.files("sglang-cpu") or [])
-    except metadata.PackageNotFoundError:
-        return False
+    """True when Python runs the wheel's .pth file at start, which it does in site-packages folders only."""
+    return any((Path(folder) / "sglang_cpu.pth").is_file() for folder in site.getsitepackages())
 
 
 def with_defaults(args: list[str]) -> list[str]:

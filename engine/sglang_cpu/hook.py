@@ -24,6 +24,7 @@ class PatchFinder(importlib.abc.MetaPathFinder):
         for patch in patches:
             self.waiting.setdefault(patch.module, []).append(patch)
         self.applied: list[Patch] = []
+        self._looking: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -36,10 +37,14 @@ class PatchFinder(importlib.abc.MetaPathFinder):
             raise ImportError(sentence)
         if name == "torchvision":
             define_torchvision_ops()
-        patches = self.waiting.pop(name, None)
-        if patches is None:
+        patches = self.waiting.get(name)
+        if patches is None or name in self._looking:
             return None
-        spec = importlib.util.find_spec(name)
+        self._looking.add(name)  # the search below asks this finder again
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking.discard(name)
         if spec is not None and spec.loader is not None:
             self._patch_after_exec(spec, patches)
         return spec
@@ -60,6 +65,8 @@ class PatchFinder(importlib.abc.MetaPathFinder):
 
 def define_torchvision_ops() -> None:
     """torchvision's CUDA-built extension does not load beside CPU torch; its Python part needs these names only."""
+    if _KEPT:
+        return
     import torch
 
     library = torch.library.Library("torchvision", "DEF")

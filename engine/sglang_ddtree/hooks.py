@@ -123,10 +123,7 @@ def problem(hook: Hook, line: Line) -> str | None:
         return f"{hook.target} is gone ({error})"
     if isinstance(found, type):
         return None
-    found = inspect.unwrap(found)
-    if getattr(found, "_sglang_ddtree", False):
-        return None  # our own replacement
-    present = inspect.signature(found).parameters
+    present = inspect.signature(found).parameters  # of the original, where a patch of ours is in place
     absent = [name for name in parameters if name not in present]
     return f"{hook.target} has no parameter {', '.join(absent)}" if absent else None
 

@@ -26,6 +26,7 @@ def _replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callabl
         return
     replacement = wrap(original)
     setattr(replacement, _MARK, True)
+    replacement.__wrapped__ = original  # type: ignore[attr-defined]
     setattr(owner, name, replacement)
 
 

@@ -69,6 +69,10 @@ class Answer:
     ids: list[int]
     rounds: int
 
+    @property
+    def tokens_per_round(self) -> float:
+        return len(self.ids) / max(self.rounds, 1)
+
 
 _current: list[Engine] = []
 
@@ -222,6 +226,35 @@ class _Sink:
 
     def send_output(self, *output: Any) -> None:
         """Drops the output: the tests read the request objects."""
+
+
+def add_noise(engine: Engine, share: float = 0.6) -> None:
+    """Make a drafter worse but not useless: at ``share`` of the positions its best candidate changes places with one
+    of the next three and loses most of its lead.  The text must not change, and siblings get accepted often."""
+    worker, generator = engine.worker, torch.Generator().manual_seed(0)
+    build = worker._tree
+
+    def noisy_tree(hidden: torch.Tensor, head: Any, root: torch.Tensor, width: int) -> Any:
+        from sglang_ddtree import ops
+
+        original = ops.topk_lse
+
+        def topk_lse(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+            logp, ids = original(logits, k)
+            for row in range(logp.shape[0]):
+                if k > 3 and torch.rand((), generator=generator) < share:
+                    other = int(torch.randint(1, 4, (), generator=generator))
+                    ids[row, [0, other]] = ids[row, [other, 0]]
+                    logp[row, 1 : other + 1] = logp[row, 0] - 0.1
+            return logp, ids
+
+        ops.topk_lse = topk_lse
+        try:
+            return build(hidden, head, root, width)
+        finally:
+            ops.topk_lse = original
+
+    worker._tree = noisy_tree
 
 
 def publish(args: Any) -> None:

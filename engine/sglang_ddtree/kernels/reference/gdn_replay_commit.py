@@ -28,15 +28,16 @@ def gdn_replay_commit(
     step track_steps[b] (-1 = none) is also stored in state[track_slots[b]].
     """
     group = v.shape[2] // k.shape[2]
-    k = unit(k).repeat_interleave(group, 2)
-    log_decay, beta = gates(a, b, a_log, dt_bias)
     for i, slot in enumerate(slots.tolist()):
         if slot < 0:
             continue
         current = state[slot].float()
         for step in range(int(commit_lens[i])):
             row = int(path[i, step])
-            current = write(current, k[i, row], v[i, row].float(), log_decay[i, row], beta[i, row])
+            # One row at a time: over more rows PyTorch may sum or exponentiate in another order.
+            g, beta = gates(a[i, row], b[i, row], a_log, dt_bias)
+            key = unit(k[i, row]).repeat_interleave(group, 0)
+            current = write(current, key, v[i, row].float(), g, beta)
             if track_slots is not None and track_steps is not None and int(track_steps[i]) == step:
                 state[int(track_slots[i])] = current.to(state.dtype)
         state[slot] = current.to(state.dtype)

@@ -1,0 +1,206 @@
+"""The wheels in an environment of their own, and SGLang's real HTTP server started from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ENGINE
+from harness import NEW_TOKENS, Engine, Pair
+
+PACKAGES = ("sglang_cpu", "sglang_ddtree")
+
+
+@pytest.fixture(scope="module")
+def installed_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with both wheels installed, over the packages of the engine's environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    before = source_files()
+    for package in PACKAGES:
+        pip("wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ENGINE / package))
+    assert source_files() == before  # a build leaves nothing in the source tree
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    python = folder / "env" / "bin" / "python"
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    Path(site, "engine-environment.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    pip("install", "--no-deps", "--target", site, *map(str, folder.glob("*.whl")))
+    return python
+
+
+def pip(*args: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", args[0], "-q", "--no-index", "--disable-pip-version-check", *args[1:]],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def source_files() -> set[str]:
+    return {
+        str(path)
+        for package in PACKAGES
+        for path in (ENGINE / package).rglob("*")
+        if "__pycache__" not in path.parts
+    }
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what only the tests set."""
+    drop = ("PYTHONPATH", "SGLANG_USE_CPU_ENGINE")
+    env = {k: v for k, v in os.environ.items() if k not in drop and not k.startswith("SGLANG_DDTREE_")}
+    if tree := os.environ.get("ENGINE_SGLANG_TREE"):
+        env["PYTHONPATH"] = tree
+    return env
+
+
+def test_the_pth_file_activates_only_when_asked(installed_python):
+    code = "import sys; print('PatchFinder' in [type(f).__name__ for f in sys.meta_path])"
+    for value, expected in (("1", "True"), ("0", "False")):
+        env = {**clean_environment(), "SGLANG_USE_CPU_ENGINE": value}
+        done = subprocess.run([installed_python, "-c", code], capture_output=True, text=True, env=env)
+        assert done.stdout.strip() == expected, done.stderr
+
+
+def test_wheel_announces_the_plugin(installed_python):
+    code = "from importlib.metadata import entry_points as e; print(*e(group='sglang.srt.plugins'))"
+    done = subprocess.run(
+        [installed_python, "-c", code], capture_output=True, text=True, env=clean_environment()
+    )
+    assert "sglang_ddtree.plugin:register" in done.stdout
+
+
+class Server:
+    """``python -m sglang_cpu launch`` on a free port."""
+
+    def __init__(self, python: Path, pair: Pair, log: Path, *args: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.log = log
+        command = [
+            str(python), "-m", "sglang_cpu", "launch", "--model-path", str(pair.target), "--host", "127.0.0.1",
+            "--port", str(self.port), "--context-length", "512", *args,
+        ]  # fmt: skip
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=clean_environment(), start_new_session=True
+            )
+
+    def wait_until_ready(self, seconds: float = 180) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            try:
+                self.get("/health")
+                return
+            except OSError:
+                time.sleep(0.3)
+        raise AssertionError(f"The server was not ready after {seconds} s: {self.log.read_text()[-3000:]}")
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def generate(self, prompt: list[int]) -> Any:
+        sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+        return self.post("/generate", {"input_ids": prompt, "sampling_params": sampling})[1]
+
+    def stop(self) -> None:
+        import signal
+
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(timeout=15)
+
+
+@pytest.fixture(scope="module")
+def server(
+    installed_python: Path, hybrid: Pair, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    running = Server(
+        installed_python, hybrid, tmp_path_factory.mktemp("server") / "log.txt", "--speculative-algorithm", "DDTREE",
+        "--speculative-draft-model-path", str(hybrid.draft), "--speculative-num-draft-tokens", "16",
+    )  # fmt: skip
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def test_http_answers_equal_plain_decoding(server, hybrid, engine):
+    plain = [a.ids for a in Engine.start(hybrid).generate(hybrid.prompts[:4])]
+    alone = [server.generate(prompt) for prompt in hybrid.prompts[:4]]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(server.generate, hybrid.prompts[:4]))
+    for answers in (alone, together):
+        assert [a["output_ids"][:NEW_TOKENS] for a in answers] == plain
+        assert all(a["meta_info"]["spec_verify_ct"] > 0 for a in answers)
+
+
+def test_server_names_the_algorithm(server):
+    info = server.get("/get_server_info")
+    assert info["speculative_algorithm"] == "DDTREE"
+    assert info["speculative_num_draft_tokens"] == 16
+
+
+def test_openai_client_is_served(server):
+    status, answer = server.post(
+        "/v1/completions",
+        {"model": "default", "prompt": "def f(x):\n    return ", "max_tokens": 12, "temperature": 0},
+    )
+    assert status == 200
+    assert answer["usage"]["completion_tokens"] > 0
+
+
+def test_unsupported_requests_get_the_reason(server):
+    body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True}
+    status, text = server.post("/generate", body)
+    assert status == 400
+    assert "log-probabilities" in text
+
+
+def test_a_refused_argument_stops_the_start_with_one_sentence(installed_python, hybrid, tmp_path):
+    running = Server(
+        installed_python, hybrid, tmp_path / "log.txt", "--speculative-algorithm", "DDTREE",
+        "--speculative-draft-model-path", str(hybrid.draft), "--speculative-num-draft-tokens", "8",
+    )  # fmt: skip
+    try:
+        assert running.process.wait(timeout=120) != 0
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+    assert "DDTREE needs 2 <= block <= --speculative-num-draft-tokens" in running.log.read_text()
