@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.graph.model import Action, Evidence, Json, TaskContext
 from tasks.inspecting.advice import recommend
 from tasks.inspecting.render import markdown
-from tasks.inspecting.risks import RULES, map_risks
+from tasks.inspecting.risks import map_risks, rules
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MapRisks(Action):
         self.sources = sources or Sources()
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
-        return {"rules": sorted(rule.id for rule in RULES)}
+        return {"rules": sorted(rule.id for rule in rules())}
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         return {"risks": [risk.to_json() for risk in map_risks(self.sources.document(ctx))]}
@@ -44,7 +44,7 @@ class MapRisks(Action):
         counts = {level: sum(r["severity"] == level for r in risks) for level in ("blocker", "high", "medium", "low")}
         text = ", ".join(f"{count} {level}" for level, count in counts.items())
         return Evidence(
-            f"{len(RULES)} rules on the facts of this run", text, {**counts, "ids": [r["id"] for r in risks]}
+            f"{len(rules())} rules on the facts of this run", text, {**counts, "ids": [r["id"] for r in risks]}
         )
 
 

@@ -159,13 +159,9 @@ def _nearest(version: str | None) -> Mapping[str, tuple[str, ...] | None]:
 def _line_parameters(path: Path) -> dict[str, tuple[str, ...] | None]:
     body = _module(path)
     for node in ast.walk(body) if body else ():
-        targets = (
-            [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
-        )
-        if any(source.called_name(t) == "hook_parameters" for t in targets):
-            value = source.literal(node.value)  # type: ignore[union-attr]
-            if isinstance(value, dict):
-                return value
+        if isinstance(node, ast.AnnAssign) and source.called_name(node.target) == "hook_parameters":
+            value = source.literal(node.value)
+            return value if isinstance(value, dict) else {}
     return {}
 
 

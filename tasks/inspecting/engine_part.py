@@ -9,10 +9,11 @@ from typing import Any
 
 from orchestrator.transport.base import Transport
 from tasks.inspecting import engine_hooks, sglang_source, vllm_source
-from tasks.inspecting.attention import AttentionFacts
+from tasks.inspecting.attention import AttentionFacts, read_attention
 from tasks.inspecting.flags import unknown_options
 from tasks.inspecting.probe import read_files
 from tasks.inspecting.serving import UNSUPPORTED, Serving, package_conflict, unused_copies
+from tasks.inspecting.sglang_options import read_options
 from tasks.inspecting.source import FolderTree, SourceTree
 from tasks.inspecting.system import read_limits
 
@@ -49,14 +50,12 @@ def sglang(
     )
     if serves and serving:
         document["conflict"] = package_conflict(serving)
-        known = sglang_source.read_options(files.tree())
+        known = read_options(files.tree())
         document["service"] = _service(serving, known)
         document["flags"] = [
             vars(s) for s in unknown_options(serving.launch_args, document["version"] or "0.5.23", known or None)
         ]
-        document["backend_refusal"] = _backend_refusal(
-            serving, sglang_source.read_attention(files.tree()), arch, hybrid
-        )
+        document["backend_refusal"] = _backend_refusal(serving, read_attention(files.tree()), arch, hybrid)
     return document
 
 
@@ -150,7 +149,7 @@ def folder_sglang(folder: Path) -> dict[str, Any] | None:
     if path is None:
         return None
     document = describe_sglang(FolderTree(path), None, None, False)
-    attention = sglang_source.read_attention(FolderTree(path))
+    attention = read_attention(FolderTree(path))
     by_arch = {
         arch: {kind: attention.tree_backends(arch, kind == "hybrid") for kind in ("dense", "hybrid")}
         for arch in ARCHITECTURES

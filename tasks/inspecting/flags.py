@@ -66,7 +66,7 @@ def version_key(version: str) -> tuple[int, ...]:
     """Order of release numbers; post1 comes after its base, local parts are ignored."""
     main, _, post = version.split("+")[0].partition(".post")
     numbers = [int(n) for n in re.findall(r"\d+", main)[:3]]
-    return (*numbers, *(0 for _ in range(3 - len(numbers))), int(re.match(r"\d*", post).group() or 0) if post else 0)  # type: ignore[union-attr]
+    return (*numbers, *(0 for _ in range(3 - len(numbers))), int(post) if post.isdigit() else 0)
 
 
 def nearest_version(version: str) -> str:
@@ -137,7 +137,7 @@ def split_options(argv: Sequence[str], known: Mapping[str, Option]) -> list[tupl
         if equals:
             result.append((name, [value], True))
             continue
-        values = []
+        values: list[str] = []
         limit = {"flag": 0, "none": 0, "value": 1, "optional": 1}.get(takes, len(rest))
         while rest and len(values) < limit and (not rest[0].startswith("-") or _is_number(rest[0])):
             values.append(rest.pop(0))

@@ -114,7 +114,7 @@ def setting_of(
     def number(*names: str, default: float) -> float:
         value = serving.option(*names) if serving else None
         try:
-            return float(value)
+            return default if value is None else float(value)
         except (TypeError, ValueError):
             return default
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +24,16 @@ class ProbeFailed(HostError):
     """The host answered, but could not be looked at."""
 
 
+PARTS = ("base", "imports", "processes", "machine", "main")
+
+
 @cache
 def script() -> bytes:
-    return Path(__file__).with_name("probe_script.py").read_bytes()
+    """The modules of host_side as one script: their imports of each other and repeated headers left out."""
+    folder = Path(__file__).with_name("host_side")
+    text = "\n".join((folder / f"{part}.py").read_text() for part in PARTS)
+    text = re.sub(r"(?m)^from tasks\.inspecting\.host_side\.\w+ import (\([^)]*\)|.*)$", "", text)
+    return ("from __future__ import annotations\n" + text.replace("from __future__ import annotations\n", "")).encode()
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class RemoteFiles:
 
 
 def host_facts(transport: Transport, options: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
-    """The raw JSON of the probe (see probe_script.py); raises ProbeFailed with one sentence."""
+    """The raw JSON of the probe (see host_side/main.py); raises ProbeFailed with one sentence."""
     answer = _call(transport, "probe", options, timeout_s)
     if not isinstance(answer, dict) or "processes" not in answer:
         raise ProbeFailed(

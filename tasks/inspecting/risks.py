@@ -5,6 +5,7 @@ Every rule is a function of the inspection document; it gives the evidence when 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -51,17 +52,29 @@ def rule(id: str, severity: str, *, consequence: str, what_to_do: str) -> Callab
     return register
 
 
+def rules() -> list[Rule]:
+    """The whole rule base, in its order."""
+    importlib.import_module("tasks.inspecting.risk_rules")  # fills RULES
+    return RULES
+
+
 def map_risks(document: Document) -> list[Risk]:
     """Every risk that applies, blockers first, then in the order of the rule base."""
-    from tasks.inspecting import risk_rules  # registers the rules when first needed
-
-    assert risk_rules
     found = [
         Risk(r.id, r.severity, evidence, r.consequence, r.what_to_do)
-        for r in RULES
+        for r in rules()
         if (evidence := r.check(document)) is not None
     ]
     return sorted(found, key=lambda risk: ORDER[risk.severity])
+
+
+def option(document: Document, name: str) -> Any:
+    """The value in force of a launch option of the service, by field name; None when it is not set."""
+    return part(document, "sglang", "service", "options", name)
+
+
+def hybrid(document: Document) -> bool:
+    return str(part(document, "model", "target", "kind") or "").startswith("hybrid")
 
 
 def part(document: Document, *keys: str) -> Any:

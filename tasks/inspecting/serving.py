@@ -83,10 +83,10 @@ class Serving:
 def choose(facts: Mapping[str, Any], port: int, unit: str | None) -> tuple[Serving | None, list[Serving]]:
     """(the service of this host, all servers): by port first, then by unit, then the only one there is."""
     servers = [_serving(item, facts) for item in facts["processes"]["servers"]]
-    for test in (lambda s: s.port == port, lambda s: unit is not None and s.unit == unit):
-        chosen = next((s for s in servers if test(s)), None)
-        if chosen:
-            return chosen, servers
+    by_port = [s for s in servers if s.port == port]
+    by_unit = [s for s in servers if unit is not None and s.unit == unit]
+    if by_port or by_unit:
+        return (by_port or by_unit)[0], servers
     main = [s for s in servers if s.engine in ("sglang", "vllm")]
     return (main[0] if len(main) == 1 else None), servers
 

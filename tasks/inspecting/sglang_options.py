@@ -75,7 +75,7 @@ def _from_annotation(field: str, annotation: ast.expr) -> Option | None:
     if meta is None and not any(isinstance(p, ast.Constant | ast.JoinedStr | ast.BinOp) for p in parts[1:]):
         return None
     name = source.literal(given.get("cli_name")) or "--" + field.replace("_", "-")
-    aliases = source.literal(given.get("aliases")) or []
+    aliases = source.literal(given.get("aliases"))
     action_kwargs = given.get("action_kwargs")
     takes = _takes(parts[0], given)
     action = source.called_name(given["action"]) if "action" in given else ""
@@ -85,7 +85,7 @@ def _from_annotation(field: str, annotation: ast.expr) -> Option | None:
         entries = {str(source.literal(k)): source.literal(v) for k, v in pairs}
         replaced = entries.get("new_flag") or entries.get("error_message")
     return Option(
-        names=(str(name), *(str(a) for a in aliases if isinstance(aliases, list))),
+        names=(str(name), *(map(str, aliases) if isinstance(aliases, list) else ())),
         field=field,
         takes=REDIRECTS.get(action, takes) if action != "DeprecatedAction" else "flag",
         deprecated=action in REDIRECTS,

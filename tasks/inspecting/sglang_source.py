@@ -228,9 +228,8 @@ def topk_gates(tree: SourceTree, options: dict[str, Option]) -> list[str]:
     dedup = source.find_function(source.module(tree, "srt/mem_cache/memory_pool.py"), "conv_window_dedup_enabled")
     if dedup is not None and "speculative_eagle_topk" in source.parameters(dedup):
         gates.append("conv-window dedup (mem_cache/memory_pool.py:conv_window_dedup_enabled)")
-    for name in ("--enable-linear-replayssm-spec", "--enable-gdn-replayssm-spec"):
-        if name in options:
-            gates.append(f"{name} (strictly causal verify)")
+    replay = ("--enable-linear-replayssm-spec", "--enable-gdn-replayssm-spec")
+    gates += [f"{name} (strictly causal verify)" for name in replay if name in options]
     hybrid = source.module(tree, "srt/layers/attention/hybrid_linear_attn_backend.py")
     if hybrid is not None and any(
         isinstance(n, ast.Compare) and isinstance(n.left, ast.Attribute) and n.left.attr == "topk"

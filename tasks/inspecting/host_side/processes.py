@@ -1,0 +1,165 @@
+"""Serving processes: what they are, where they listen, and which unit and environment they have."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from tasks.inspecting.host_side.base import MASK, SECRET_NAME, Facts, mask_argv, read
+from tasks.inspecting.host_side.imports import python_facts
+
+KEPT_ENV = re.compile(
+    r"^(PYTHON|VIRTUAL_ENV|CONDA_PREFIX|PATH$|HOME$|LD_LIBRARY|CUDA|NVIDIA|HF_|SGLANG|SGL_|VLLM|NCCL|TORCH"
+    r"|PYTORCH|TRITON|FLASHINFER|OMP_)"
+)
+
+
+def process_facts(pid: int) -> Facts | None:
+    """Facts of one process; None when it is gone, a kernel thread, or hidden."""
+    base = f"/proc/{pid}/"
+    raw = read(base + "cmdline")
+    if not raw:
+        return None
+    lines = (read(base + "status") or "").splitlines()
+    status = dict(line.split(":", 1) for line in lines if ":" in line)
+    unit, cgroup = unit_of(read(base + "cgroup") or "")
+    facts: Facts = {"pid": pid, "argv": raw.rstrip("\0").split("\0"), "unit": unit, "cgroup": cgroup}
+    facts["ppid"] = int(status.get("PPid", "0"))
+    facts["uid"] = int(status.get("Uid", "-1").split()[0])
+    facts["rss_bytes"] = int(status.get("VmRSS", "0").split()[0]) * 1024
+    facts["exe"], facts["cwd"] = link(base + "exe"), link(base + "cwd")
+    return facts
+
+
+def link(path: str) -> str | None:
+    """Where a link leads; None when it can't be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def unit_of(cgroup: str) -> tuple[str | None, str]:
+    """(innermost systemd unit, cgroup path) from /proc/PID/cgroup."""
+    paths = [line.split(":", 2)[-1] for line in cgroup.splitlines()]
+    for path in paths:
+        for part in reversed(path.split("/")):
+            if part.endswith((".service", ".scope")):
+                return part, path
+    return None, paths[-1] if paths else ""
+
+
+def role_of(argv: list[str]) -> tuple[str, str]:
+    """(engine, role) of a command line; ('', '') when it serves no model."""
+    title = argv[0]
+    for mark, engine in (("sglang::", "sglang"), ("VLLM::", "vllm")):
+        if title.startswith(mark):
+            return engine, title.split("::", 1)[1].split(" ")[0]
+    names = [os.path.basename(item) for item in argv[:6]]
+    modules = [argv[i + 1] for i, item in enumerate(argv[:-1]) if item == "-m" and i < 6]
+    first = names[0]
+    script = names[1] if first.startswith("python") and len(names) > 1 else first
+    before_serve = os.path.basename(argv[argv.index("serve") - 1]) if "serve" in argv[1:4] else ""
+    if "sglang.launch_server" in modules or script == "launch_server.py" or before_serve == "sglang":
+        return "sglang", "server"
+    if any(m.startswith("vllm.entrypoints") for m in modules) or before_serve == "vllm":
+        return "vllm", "server"
+    if script in ("trtllm-serve", "tritonserver") or any(m.startswith("tensorrt_llm") for m in modules):
+        return "tensorrt_llm", "server"
+    if first in ("llama-server", "llama-cli") or any(m.startswith("llama_cpp") for m in modules):
+        return "llama_cpp", "server"
+    spawned = "--multiprocessing-fork" in argv or any("multiprocessing.spawn" in item for item in argv[:6])
+    return ("", "worker") if spawned else ("", "")
+
+
+def listening() -> dict[str, int]:
+    """{socket inode: port} of every listening TCP socket."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        for line in (read("/proc/net/" + name, 8 << 20) or "").splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == "0A":
+                found[fields[9]] = int(fields[1].rsplit(":", 1)[1], 16)
+    return found
+
+
+def ports_of(pid: int, sockets: dict[str, int]) -> list[int] | None:
+    """Ports on which a process listens; None when its descriptors are hidden from this user."""
+    folder = f"/proc/{pid}/fd"
+    ports = set()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    for name in names:
+        target = link(os.path.join(folder, name)) or ""
+        if target.startswith("socket:[") and target[8:-1] in sockets:
+            ports.add(sockets[target[8:-1]])
+    return sorted(ports)
+
+
+def ancestors() -> set[int]:
+    """This process and its parents: their command lines carry our own words."""
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        match = re.search(r"^PPid:\s*(\d+)", read(f"/proc/{pid}/status") or "", re.M)
+        pid = int(match.group(1)) if match else 0
+    return found
+
+
+def environment(pid: int) -> dict[str, str] | None:
+    """The variables that matter, secrets masked; None when they are hidden from this user."""
+    raw = read(f"/proc/{pid}/environ", 4 << 20)
+    if raw is None:
+        return None
+    pairs = [item.split("=", 1) for item in raw.split("\0") if "=" in item]
+    return {name: MASK if SECRET_NAME.search(name) else value for name, value in pairs if KEPT_ENV.match(name)}
+
+
+def mapped_packages(pid: int) -> list[str]:
+    """Folders of engine packages from which a process mapped shared objects."""
+    roots = set()
+    for line in (read(f"/proc/{pid}/maps", 16 << 20) or "").splitlines():
+        match = re.search(r"(/\S*?/(?:sglang|vllm))/", line)
+        if match:
+            roots.add(match.group(1))
+    return sorted(roots)
+
+
+def server_facts(facts: Facts, table: dict[int, Facts], sockets: dict[str, int]) -> Facts:
+    """Everything about one serving process and its children."""
+    pid = facts["pid"]
+    env = environment(pid)
+    children = [p for p in table if table[p]["ppid"] == pid]
+    maps = sorted({root for p in [pid, *children] for root in mapped_packages(p)})
+    found = dict(facts, env=env, ports=ports_of(pid, sockets), maps=maps, children=children)
+    found["limits"] = read(f"/proc/{pid}/limits")
+    if facts["engine"] in ("sglang", "vllm"):
+        found["python"] = python_facts(facts["argv"], facts["exe"], facts["cwd"], env or {})
+    found["argv"] = mask_argv(facts["argv"])
+    return found
+
+
+def servers(gpu_pids: set[int]) -> Facts:
+    """{servers, others, hidden, listening}: others are workers and whatever else holds a GPU."""
+    own, sockets = ancestors(), listening()
+    table: dict[int, Facts] = {}
+    for name in os.listdir("/proc"):
+        facts = process_facts(int(name)) if name.isdigit() and int(name) not in own else None
+        if facts:
+            facts["engine"], facts["role"] = role_of(facts["argv"])
+            table[facts["pid"]] = facts
+    serving = {pid for pid, facts in table.items() if facts["engine"] and facts["role"] == "server"}
+    # A launcher's forks carry the same command line: only the outermost process counts.
+    outer = [table[pid] for pid in sorted(serving) if table[pid]["ppid"] not in serving]
+    found = [server_facts(facts, table, sockets) for facts in outer]
+    kept = ("pid", "ppid", "unit", "uid", "engine", "role")
+    others = [
+        dict({key: facts[key] for key in kept}, argv=mask_argv(facts["argv"])[:12])
+        for pid, facts in sorted(table.items())
+        if pid not in {item["pid"] for item in found} and (facts["engine"] or facts["role"] or pid in gpu_pids)
+    ]
+    hidden = sum(item["env"] is None for item in found)
+    return {"servers": found, "others": others, "hidden": hidden, "listening": sorted(set(sockets.values()))}
