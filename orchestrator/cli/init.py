@@ -30,6 +30,6 @@ def init(cli: Cli, directory: Path) -> int:
 
 
 def _empty_store(path: Path) -> None:
-    from orchestrator.store import open_store
+    from orchestrator.store.store import open_store
 
     open_store(f"sqlite:///{path.resolve()}").close()

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.documents import encode, envelope
 from orchestrator.errors import ExitCode
 
 # C0 and C1 controls but tab and newline, and the marks that reorder text on screen.
 CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
-SUCCESS = (ExitCode.DONE, ExitCode.NOT_ADOPTED)
 
 
 def plain(text: str) -> str:
     """Text from a host or a user without control characters, so that it cannot drive the terminal."""
     return text.translate(CONTROL)
-
-
-def jsonable(value: Any) -> Any:
-    """What json.dumps needs for the few rich types that documents hold."""
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 class Output:
@@ -49,6 +32,11 @@ class Output:
         self._out = Console(no_color=no_color, highlight=False, soft_wrap=False, markup=False)
         self._err = Console(no_color=no_color, highlight=False, stderr=True, markup=False, soft_wrap=True)
         self._written = False
+
+    @property
+    def progress_console(self) -> Console:
+        """Where a run shows its progress: stderr."""
+        return self._err
 
     @property
     def interactive(self) -> bool:
@@ -80,8 +68,7 @@ class Output:
         if not self.json_mode or self._written:
             return
         self._written = True
-        document = {"ok": code in SUCCESS, "exit_code": int(code), "error": error, **body}
-        sys.stdout.write(json.dumps(document, default=jsonable, ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.write(encode(envelope(code, body, error)))
         sys.stdout.flush()
 
     def error(self, sentence: str) -> None:

@@ -1,0 +1,98 @@
+"""`orchestrate run` and `orchestrate cancel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator import operations
+from orchestrator.cli.context import Cli, command_options
+from orchestrator.cli.place import read_settings, workplace
+from orchestrator.cli.progress import RunProgress
+from orchestrator.cli.summary import print_summary
+from orchestrator.documents import SUCCESS, envelope
+from orchestrator.errors import ExitCode, OrchestrateError, UsageError
+from orchestrator.graph.model import GraphSpec
+from orchestrator.graph.runner import RunResult
+
+
+@click.command(help="Run a graph: deploy-ddtree, inspect, smoke, bench, rollback.")
+@click.argument("graph")
+@click.option("--host", metavar="NAME", help="Host of the inventory; default: the first one.")
+@click.option("--resume", metavar="RUN", help="Go on with this run ('last' for the newest).")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Run only what this plan file says.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the graph.")
+@click.option("--reason", help="Why a decision is overridden (with --set decide=…).")
+@click.option("--only", multiple=True, metavar="KEY", help="Only this task and what it needs.")
+@click.option("--skip", multiple=True, metavar="KEY", help="Leave this task out.")
+@click.option("--force", multiple=True, metavar="KEY", help="Run this task even if an earlier result would do.")
+@click.option("--yes", is_flag=True, help="Do not ask before the host is changed.")
+@click.option("--tui", "with_tui", is_flag=True, help="Watch in the live view; closing it does not stop the run.")
+@command_options
+def run(cli: Cli, graph: str, host: str | None, yes: bool, with_tui: bool, **options: Any) -> int:
+    settings = read_settings(options.pop("settings"), options.pop("reason"))
+    config = cli.host(host)
+    spec = operations.build_graph(graph, config, settings)
+    with workplace(cli) as place:
+        resume = _resumed(place, options.pop("resume"), config.name, graph)
+        if any(task.changes_host for task in spec.tasks):
+            cli.confirm(f"Run {graph} on {config.name}? It may change the service there.", yes=yes)
+        if with_tui:
+            from orchestrator.cli.detached import run_in_tui
+
+            return run_in_tui(cli, graph, config.name, settings, resume, options)
+        return carry_out(cli, place, spec, config, settings, resume=resume, **options)
+
+
+def carry_out(
+    cli: Cli, place: operations.Workplace, spec: GraphSpec, config: Any, settings: Any, **options: Any
+) -> int:
+    """Run a graph with progress on stderr, then print its summary or document."""
+    contents = {task.key: task.content for task in spec.tasks}
+    try:
+        with RunProgress(contents, cli.out.progress_console) as progress:
+            result = operations.run_graph(place, spec, config, settings, on_event=progress, **options)
+    except OrchestrateError as error:
+        operations.keep_last(cli.home, envelope(error.exit_code, {}, str(error)))
+        raise
+    return report(cli, place, result)
+
+
+def report(cli: Cli, place: operations.Workplace, result: RunResult) -> int:
+    """The end of a run: summary or document, and the exit code."""
+    code = ExitCode(result.exit_code)
+    body = operations.run_document(place, result)
+    error = None if code in SUCCESS else result.reason
+    operations.keep_last(cli.home, envelope(code, body, error))
+    print_summary(cli.out, body)
+    cli.out.document(code, body, error)
+    if error:
+        cli.out.error(error)
+    return code
+
+
+def _resumed(place: operations.Workplace, run_id: str | None, host: str, graph: str) -> str | None:
+    if run_id is None:
+        return None
+    if run_id != "last":
+        return place.store.runs.get(run_id).id
+    latest = place.store.runs.latest(host, graph)
+    if latest is None:
+        raise UsageError(f"There is no run of {graph} on {host} to resume; start one without --resume.")
+    return latest.id
+
+
+@click.command(help="Ask a running graph to stop at the next safe point.")
+@click.argument("run_id", metavar="RUN")
+@click.option("--reason", default="cancelled by hand", help="Recorded with the run.")
+@command_options
+def cancel(cli: Cli, run_id: str, reason: str) -> int:
+    with workplace(cli) as place:
+        run = place.store.runs.request_cancel(run_id, reason)
+    cli.out.line(
+        f"{run.id} will stop after the current effect; `orchestrate run {run.graph} --resume {run.id}` goes on."
+    )
+    cli.out.document(ExitCode.DONE, {"run_id": run.id, "state": run.state})
+    return ExitCode.DONE

@@ -1,0 +1,75 @@
+"""The first use of an embedded host: its own environment, a trained pair and a linear service; later uses change nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+
+from orchestrator.errors import UsageError
+from orchestrator.hosts.readiness import require_free_port, wait_ready
+from orchestrator.hosts.session import HostSession
+from orchestrator.release import wheels
+from orchestrator.remote.pip import Progress
+from orchestrator.remote.provision_cpu import CpuHost, linear_unit, provision
+
+STAMP = ".orchestrate/first-use.json"
+
+
+def is_embedded_cpu(session: HostSession) -> bool:
+    return session.config.transport == "embedded" and session.config.engine == "sglang-cpu"
+
+
+def cpu_host(session: HostSession) -> CpuHost:
+    """What provisioning needs, from the inventory; UsageError unless hosts.yaml names a shipped pair."""
+    config = session.config
+    if not isinstance(config.model, str):
+        raise UsageError(f"hosts.{session.name}.model: the embedded CPU host serves a shipped pair, give its name.")
+    return CpuHost(
+        transport=session.transport,
+        services=session.services,
+        home=session.home,
+        unit=session.unit,
+        port=config.service.port,
+        pair=config.model,
+        args=config.service.args,
+        stop_timeout_s=config.service.stop_timeout_s,
+    )
+
+
+def first_use(session: HostSession, progress: Progress) -> list[str]:
+    """Provision the host unless that was completed before with the same engine, pair and arguments.
+
+    Returns what was changed. A service that a person stopped afterwards is left stopped: tasks say so.
+    """
+    wanted = _wanted(session)
+    path = posixpath.join(session.home, STAMP)
+    if _read(session, path) == wanted:
+        return []
+    if not session.services.status(session.unit).running:
+        require_free_port(session, session.config.service.port, "service.port")
+    changed = provision(cpu_host(session), session.wheel_dir, progress)
+    service = session.config.service
+    wait_ready(session, session.unit, service.port, service.start_timeout_s, progress)
+    session.transport.run(["mkdir", "-p", posixpath.dirname(path)], check=True)
+    session.transport.put_bytes(json.dumps({"wanted": wanted}).encode(), path)
+    return changed
+
+
+def _wanted(session: HostSession) -> str:
+    engine = wheels.engine_folder()
+    parts = [
+        (engine / wheels.CPU_ENGINE / name).read_text() for name in ("requirements.txt", "requirements-nodeps.txt")
+    ]
+    parts.append(wheels.source_hash(engine / wheels.CPU_ENGINE))
+    parts.append(wheels.source_hash(engine / "models" / str(session.config.model)))
+    parts.append(repr(linear_unit(cpu_host(session)).argv))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _read(session: HostSession, path: str) -> str | None:
+    try:
+        document = json.loads(session.transport.get_bytes(path))
+    except (FileNotFoundError, ValueError):
+        return None
+    return str(document.get("wanted")) if isinstance(document, dict) else None

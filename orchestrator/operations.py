@@ -1,0 +1,163 @@
+"""What the program does, for every face alike: the command line, the TUI and scripts call these functions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.documents import encode
+from orchestrator.errors import UsageError
+from orchestrator.graph.model import GraphSpec, State
+from orchestrator.graph.plan import Plan
+from orchestrator.graph.planning import RunPlan, make_plan, require_same
+from orchestrator.graph.registry import GraphRequest, load_graph
+from orchestrator.graph.runner import Runner, RunResult
+from orchestrator.graph.session import Listener
+from orchestrator.hosts.first_use import first_use, is_embedded_cpu
+from orchestrator.hosts.inventory import HostConfig, Inventory
+from orchestrator.hosts.load import select_host
+from orchestrator.hosts.secrets import Masker
+from orchestrator.hosts.session import HostSession, connect
+from orchestrator.remote.pip import Progress
+from orchestrator.store.records import TaskRecord, moment
+from orchestrator.store.store import Store
+
+STATUS = {
+    State.PENDING: "pending",
+    State.IN_PROGRESS: "in_progress",
+    State.COMPLETED: "completed",
+    State.FAILED: "pending",
+    State.CANCELLED: "cancelled",
+    State.SKIPPED: "cancelled",
+    State.UNKNOWN: "in_progress",
+    State.ROLLED_BACK: "pending",
+}
+
+
+@dataclass
+class Workplace:
+    """Where everything of one inventory lives: the folder of hosts.yaml, the store, the hosts."""
+
+    home: Path
+    inventory: Inventory
+    store: Store
+    masker: Masker = field(default_factory=Masker)
+    progress: Progress = lambda text, done, total: None
+
+    def session(self, name: str) -> HostSession:
+        """Connect to a host by name, provisioning an embedded one on its first use; the caller closes the session."""
+        session = connect(select_host(self.inventory, name), self.home, self.masker)
+        try:
+            if is_embedded_cpu(session):
+                first_use(session, self.progress)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+
+def build_graph(
+    name: str, host: HostConfig, settings: Mapping[str, str], options: Mapping[str, Any] | None = None
+) -> GraphSpec:
+    return load_graph(name, GraphRequest(host.name, host, dict(settings), dict(options or {})))
+
+
+def run_graph(
+    place: Workplace,
+    graph: GraphSpec,
+    host: HostConfig,
+    settings: Mapping[str, str],
+    *,
+    resume: str | None = None,
+    run_id: str | None = None,
+    plan_file: Path | None = None,
+    only: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    force: Iterable[str] = (),
+    on_event: Listener | None = None,
+) -> RunResult:
+    """Run or resume a graph; raises what Runner.run raises, and PlanStaleError."""
+    if plan_file is not None:
+        require_same(read_plan(plan_file), plan_graph(place, graph, host, settings))
+    runner = Runner(place.store, graph, place.session, host=host.name, settings=settings, mask=place.masker.mask)
+    return runner.run(
+        resume if resume else run_id, resume=bool(resume), only=only, skip=skip, force=force, on_event=on_event
+    )
+
+
+def plan_graph(place: Workplace, graph: GraphSpec, host: HostConfig, settings: Mapping[str, str]) -> RunPlan:
+    """What running the graph would do now; changes nothing."""
+    opened: list[HostSession] = []
+
+    def session() -> HostSession:
+        if not opened:
+            opened.append(place.session(host.name))
+        return opened[0]
+
+    try:
+        return make_plan(place.store, Plan(graph), host.name, session, settings)
+    finally:
+        for item in opened:
+            item.close()
+
+
+def read_plan(path: Path) -> Mapping[str, Any]:
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is not a plan file ({error}); `orchestrate plan GRAPH` writes one.") from error
+    if not isinstance(plan, dict) or "plan_id" not in plan:
+        raise UsageError(f"{path} is not a plan file: it has no plan_id; `orchestrate plan GRAPH` writes one.")
+    return plan
+
+
+def run_document(place: Workplace, result: RunResult) -> dict[str, Any]:
+    """The JSON document of a run, as docs/contract.md describes it (without ok, exit_code and error)."""
+    evidence = {item.id: item for item in place.store.evidence.of_run(result.run_id)}
+
+    def task(record: TaskRecord) -> dict[str, Any]:
+        proof = evidence.get(record.evidence_id) if record.evidence_id is not None else None
+        return {
+            "key": record.key, "content": record.content, "priority": record.priority.value,
+            "status": STATUS[record.state], "state": record.state.value, "attempts": record.attempts,
+            "started_at": moment(record.started_at), "finished_at": moment(record.finished_at),
+            "seconds": record.duration_s, "reason": record.reason,
+            "evidence": {"checked": proof.checked, "output": proof.output, "sha256": proof.sha256} if proof else None,
+        }  # fmt: skip
+
+    outputs = {record.key: record.output or {} for record in result.tasks}
+    return {
+        "run_id": result.run_id, "state": result.state.value, "reason": result.reason,
+        "tasks": [task(record) for record in result.tasks],
+        "verdict": verdict_of(outputs),
+        "release": outputs.get("build-release", {}).get("release"),
+        "service": outputs.get("cutover", {}) or outputs.get("record-linear", {}).get("service"),
+        "report": outputs.get("roadmap", {}).get("path"),
+    }  # fmt: skip
+
+
+def verdict_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The measured verdict, with the decision that followed from it."""
+    measured = outputs.get("benchmark", {}).get("verdict")
+    decided = outputs.get("decide") or {}
+    if not measured and not decided:
+        return None
+    keys = ("decision", "budget", "ratio", "ci95", "n", "reason")
+    verdict = {key: (measured or {}).get(key) for key in keys}
+    if decided:
+        verdict |= {"decision": decided["decision"], "by": decided["by"], "nodes": decided["nodes"]}
+        verdict["reason"] = decided["why"]
+    return verdict
+
+
+def keep_last(home: Path, document: Mapping[str, Any]) -> Path:
+    """Leave the newest run's document in `.run/last.json`."""
+    folder = home / ".run"
+    folder.mkdir(exist_ok=True)
+    part = folder / f"last.json.{os.getpid()}"
+    part.write_text(encode(document), encoding="utf-8")
+    return part.replace(folder / "last.json")

@@ -1,0 +1,107 @@
+"""The roadmap document: a pure projection of the store. The same store gives the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.report.roadmap_view import RoadmapView, roadmap_view
+from orchestrator.store.store import Store
+
+NAME = "sglang-ddtree-roadmap.md"
+HASH_LINE = re.compile(r"^<!-- generated, sha256 ([0-9a-f]{64}) -->\n", re.M)
+NOTES_START, NOTES_END = "<!-- notes: yours to edit -->", "<!-- end of notes -->"
+EMPTY_NOTES = "\nWrite here; this section is kept when the roadmap is regenerated.\n"
+
+
+class RoadmapDrift(OrchestrateError):
+    """The file differs from what the store says, or was edited by hand outside its notes."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The file, the hash of its generated part, and whether it differs from before."""
+
+    path: Path
+    sha256: str
+    changed: bool
+
+
+def roadmap_path(home: Path) -> Path:
+    return home / "roadmap" / NAME
+
+
+def regenerate(store: Store, home: Path, *, run_id: str | None = None, check: bool = False) -> Written:
+    """Write the roadmap (and its plot), or with check only compare: RoadmapDrift says what differs.
+
+    run_id: the run to show; default the newest deployment in the store.
+    """
+    view = roadmap_view(store, run_id)
+    path = roadmap_path(home)
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    body = render(view)
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    text = f"<!-- generated, sha256 {digest} -->\n{body}\n{NOTES_START}{_notes(old)}{NOTES_END}\n"
+    if check:
+        _compare(path, old, body, digest)
+    elif text != old:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_plot(view, path.parent)
+        path.write_text(text, encoding="utf-8")
+    return Written(path, digest, text != old)
+
+
+def render(view: RoadmapView) -> str:
+    """The generated part as Markdown."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    template = environment.from_string(resources.files("roadmap").joinpath("roadmap.md.j2").read_text("utf-8"))
+    return template.render(**_escaped(vars(view)))
+
+
+def _compare(path: Path, old: str, body: str, digest: str) -> None:
+    if not old:
+        raise RoadmapDrift(f"{path} does not exist; `orchestrate roadmap` writes it.")
+    match = HASH_LINE.match(old)
+    start = old.find(NOTES_START)
+    if match is None or start < 0:
+        raise RoadmapDrift(f"{path} has lost its generated marks; `orchestrate roadmap` writes it anew.")
+    generated = old[match.end() : start].removesuffix("\n")
+    if hashlib.sha256(generated.encode()).hexdigest() != match.group(1):
+        raise RoadmapDrift(f"{path} was edited by hand outside its notes; move the edit there, then regenerate.")
+    if match.group(1) != digest:
+        raise RoadmapDrift(f"{path} is older than the store; `orchestrate roadmap` brings it up to date.")
+
+
+def _notes(old: str) -> str:
+    start, end = old.find(NOTES_START), old.rfind(NOTES_END)
+    return old[start + len(NOTES_START) : end] if 0 <= start < end else EMPTY_NOTES
+
+
+def _write_plot(view: RoadmapView, folder: Path) -> None:
+    if view.plot is None or not view.arms:
+        return
+    from orchestrator.report.plots import speed_by_budget
+
+    target = folder / view.plot
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(speed_by_budget(view.arms, view.margin).png)
+
+
+def _escaped(value: Any) -> Any:
+    """Text of tasks, notes and hosts as one Markdown table cell: no line breaks, no pipes, no markup."""
+    if isinstance(value, str):
+        flat = " ".join(value.split())
+        return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    if isinstance(value, Mapping):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in value]
+    return value

@@ -1,0 +1,155 @@
+"""The paired budget sweep as a task, and the decision that follows from it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.bench.arm import Arm, ArmFactory
+from orchestrator.bench.paired import SweepResult, run_paired_sweep
+from orchestrator.bench.rows import Row, row_from_json
+from orchestrator.errors import BenchInvalidError, ExitCode, OrchestrateError
+from orchestrator.graph.model import Action, Evidence, Json, Outcome, Probe, TaskContext
+from tasks.knobs import Knobs, knobs_of
+from tasks.linear import linear_engine
+from tasks.patch import tree_engine
+from tasks.samples import default_prompts
+from tasks.serving import side_engine
+
+MAX_PROMPTS = 64
+
+
+class BenchBudgets(Action):
+    """Linear against each budget on the same host, same flags, adjacent blocks; rows are kept as they come."""
+
+    def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
+        knobs = knobs_of(ctx)
+        return {
+            "budgets": list(knobs.budgets), "pairs": knobs.pairs, "max_tokens": knobs.max_tokens,
+            "group_size": knobs.group_size, "margin": knobs.margin, "engine": knobs.engine,
+        }  # fmt: skip
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        if ctx.earlier is not None:
+            return Probe(
+                True, f"measured less than {knobs_of(ctx).fresh_s:.0f} s ago with the same release and settings"
+            )
+        return Probe(False, "this release has not been measured with these settings")
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        knobs = knobs_of(ctx)
+        result = run_paired_sweep(
+            lambda: _linear_arm(ctx),
+            lambda budget: _tree_arm(ctx, budget),
+            knobs.budgets,
+            default_prompts(MAX_PROMPTS),
+            pairs=knobs.pairs,
+            max_tokens=knobs.max_tokens,
+            margin=knobs.margin,
+            on_row=lambda row: _keep_row(ctx, row),
+            on_progress=lambda text, done, total: _progress(ctx, text, done, total),
+            group_size=knobs.group_size,
+            max_live_load=knobs.max_live_load,
+            done_rows=_rows_of_this_run(ctx),
+        )
+        return _kept(ctx, result)
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        found = ctx.output("benchmark")
+        verdict = found["verdict"]
+        if verdict["decision"] == "invalid":
+            raise BenchInvalidError(f"No valid benchmark row remains: {verdict['reason']}.")
+        return Evidence(
+            checked=f"paired sweep, {found['rows']} rows, {found['valid_rows']} valid",
+            output=f"{verdict['decision']}: {verdict['reason']}",
+            data={"verdict": verdict, "settings": found["settings"]},
+            expires_after_s=knobs_of(ctx).fresh_s,
+        )
+
+
+def _kept(ctx: TaskContext, result: SweepResult) -> dict[str, Any]:
+    document = result.to_json()
+    ctx.artifact("bench.json", json.dumps(document, indent=1, default=str))
+    body = {key: document[key] for key in ("arms", "verdict", "settings", "skipped")}
+    ctx.fact("bench.result", ctx.run_id, body)
+    return {**body, "rows": len(result.rows), "valid_rows": sum(row.valid for row in result.rows)}
+
+
+def _keep_row(ctx: TaskContext, row: Row) -> None:
+    ctx.fact("bench.row", f"B{row.budget}/{row.pair}/{row.arm}", row.to_json())
+    ctx.metric("bench.tok_s", row.tok_s, arm=row.arm, budget=str(row.budget), pair=str(row.pair))
+    why = "" if row.valid else " invalid: " + "; ".join(finding.reason for finding in row.findings)
+    steps = row.counts.tokens_per_step
+    ctx.log(
+        f"{row.arm:<6} B={row.budget:<4} pair {row.pair}: {row.tok_s:7.1f} tok/s, "
+        f"{steps:.2f} tokens per step{why}" if steps else f"{row.arm} B={row.budget} pair {row.pair}: no steps{why}"
+    )  # fmt: skip
+
+
+def _progress(ctx: TaskContext, text: str, done: float, total: float) -> None:
+    ctx.check_cancelled()
+    ctx.progress(text, done, total)
+
+
+def _rows_of_this_run(ctx: TaskContext) -> list[Row]:
+    """Rows of an attempt that was interrupted; the newest of each key counts."""
+    newest = {fact.key: fact.data for fact in ctx.store.facts.list("bench.row", run_id=ctx.run_id)}
+    return [row_from_json(data) for data in newest.values()]
+
+
+@contextlib.contextmanager
+def _linear_arm(ctx: TaskContext) -> Iterator[Arm]:
+    with linear_engine(ctx) as engine:
+        yield Arm("linear", engine.url, 0, identity=engine.identity, flush=engine.may_flush)
+
+
+def _tree_arm(ctx: TaskContext, budget: int) -> ArmFactory:
+    @contextlib.contextmanager
+    def factory() -> Iterator[Arm]:
+        canary = ctx.output("canary")
+        flush = ctx.host.config.transport == "embedded"
+        if canary.get("nodes") == budget and ctx.host.services.status(str(canary.get("unit"))).running:
+            with ctx.host.http(int(canary["port"])) as url:
+                yield Arm(f"ddtree-{budget}", url, budget, flush=flush)
+            return
+        with side_engine(ctx, tree_engine(ctx, "bench", budget)) as url:
+            yield Arm(f"ddtree-{budget}", url, budget, flush=flush)
+
+    return factory
+
+
+class Decide(Action):
+    """Adopt, keep linear, or inconclusive: from the verdict, or from an override that is recorded as such."""
+
+    def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
+        knobs = knobs_of(ctx)
+        return {"decide": knobs.decide, "reason": knobs.reason, "nodes": knobs.nodes}
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        return Probe(False, "a decision is made in every run")
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        return decision(knobs_of(ctx), ctx.output("benchmark").get("verdict"))
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        found = ctx.output("decide")
+        adopted = found["decision"] == "adopt"
+        outcome = None if adopted else Outcome(ExitCode.NOT_ADOPTED, found["why"], skip=("cutover",))
+        return Evidence(f"decision ({found['by']})", f"{found['decision']}: {found['why']}", found, outcome=outcome)
+
+
+def decision(knobs: Knobs, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What to do, by whom, and with how many nodes; OrchestrateError without verdict and override."""
+    if knobs.decide is not None:
+        words = {"adopt": "adopt", "keep-linear": "keep linear"}
+        nodes = knobs.nodes if knobs.decide == "adopt" else None
+        measured = f" (measured: {verdict['decision']})" if verdict else " (nothing was measured)"
+        return {"decision": words[knobs.decide], "by": "override", "nodes": nodes, "why": knobs.reason + measured}
+    if not verdict:
+        raise OrchestrateError(
+            "There is no measurement to decide from; run the benchmark, or set decide with --reason."
+        )
+    nodes = verdict.get("budget") if verdict["decision"] == "adopt" else None
+    return {"decision": verdict["decision"], "by": "measurement", "nodes": nodes, "why": verdict["reason"]}

@@ -1,0 +1,100 @@
+"""The canary: the patched release on a side port while the live service goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
+from orchestrator.hosts.session import HostSession
+from orchestrator.openai.client import Client
+from tasks.knobs import knobs_of
+from tasks.patch import BUILD, tree_engine
+from tasks.serving import SideEngine, remove_side, start_side
+
+
+class Canary(Action):
+    """Starts the release beside the live service; it stays until the decision has been made."""
+
+    def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
+        return {"nodes": knobs_of(ctx).nodes}
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        if not ctx.output(BUILD):
+            return Probe(False, "the release has not been built")
+        engine = self._engine(ctx)
+        definition = ctx.host.services.definition(engine.name)
+        if definition is not None and definition.argv == engine.launch.argv:
+            status = ctx.host.services.status(engine.name)
+            if status.running:
+                return Probe(True, f"the canary runs (pid {status.main_pid})", _facts(ctx.host, engine))
+        return Probe(False, "no canary of this release runs")
+
+    def changes(self, ctx: TaskContext) -> Sequence[Change]:
+        port = self._engine(ctx).port if ctx.output(BUILD) else ctx.host.config.service.side_port
+        return (Change("service", f"port {port}", "a canary of the release, removed after the decision"),)
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        engine = self._engine(ctx)
+        seconds = start_side(ctx, engine)
+        ctx.log(f"the canary answers on port {engine.port} after {seconds:.1f} s")
+        return _facts(ctx.host, engine)
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        engine = self._engine(ctx)
+        with ctx.host.http(engine.port) as url, Client(url) as client:
+            info = client.server_info()
+            algorithm = str(info.get("speculative_algorithm") or "")
+            width = info.get("speculative_num_draft_tokens")
+        nodes = knobs_of(ctx).nodes
+        if algorithm.upper() != "DDTREE" or width != nodes + 1:
+            raise ValueError(f"the canary says algorithm {algorithm!r}, width {width}, not DDTREE, {nodes + 1}")
+        said = f"DDTREE with B={nodes} answers on port {engine.port}"
+        return Evidence(
+            "server info of the canary", said, {"algorithm": algorithm, "width": width, "port": engine.port}
+        )
+
+    def undo(self, ctx: TaskContext) -> None:
+        remove_canary(ctx.host)
+
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"nodes": output.get("nodes"), "release": output.get("release")}
+
+    def _engine(self, ctx: TaskContext) -> SideEngine:
+        return tree_engine(ctx, "canary", knobs_of(ctx).nodes)
+
+
+def _facts(session: HostSession, engine: SideEngine) -> dict[str, Json]:
+    status = session.services.status(engine.name)
+    nodes = int(engine.launch.argv[engine.launch.argv.index("--speculative-num-draft-tokens") + 1]) - 1
+    return {"unit": engine.name, "port": engine.port, "pid": status.main_pid, "nodes": nodes}
+
+
+def canary_name(session: HostSession) -> str:
+    stem = session.unit.removesuffix(".service")
+    return f"{stem}-canary" + (".service" if session.unit.endswith(".service") else "")
+
+
+def remove_canary(session: HostSession) -> None:
+    remove_side(session, canary_name(session))
+
+
+class RetireCanary(Action):
+    """Stops and removes the canary once it has served its purpose."""
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        if ctx.host.services.definition(canary_name(ctx.host)) is None:
+            return Probe(True, "there is no canary", {"removed": False})
+        return Probe(False, "the canary still runs")
+
+    def changes(self, ctx: TaskContext) -> Sequence[Change]:
+        return (Change("service", canary_name(ctx.host), "stopped and removed"),)
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        remove_canary(ctx.host)
+        return {"removed": True}
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        name = canary_name(ctx.host)
+        if ctx.host.services.definition(name) is not None:
+            raise ValueError(f"the unit {name} is still there")
+        return Evidence(f"unit {name}", "no canary unit is left on the host")

@@ -1,0 +1,63 @@
+"""The linear service: what it is as found, and an engine of it to measure against, live or beside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.graph.model import TaskContext
+from orchestrator.hosts.session import HostSession
+from orchestrator.release.found import find_service
+from orchestrator.release.manifest import Manifest
+from tasks.launch import algorithm_of
+from tasks.serving import side_engine, side_of
+
+
+@dataclass(frozen=True)
+class LinearEngine:
+    """A running linear DFLASH engine. `pid` is its main process; `may_flush` says whether its cache is ours alone."""
+
+    url: str
+    pid: int
+    may_flush: bool
+
+    def identity(self) -> str:
+        return f"pid {self.pid}"
+
+
+def linear_release(ctx: TaskContext) -> Manifest:
+    """The service as it was found, as a release; also while a release of ours is live on its unit."""
+    session: HostSession = ctx.host
+    manifest = find_service(
+        session.releases, session.services, session.unit, session.config.service.port, run_id=ctx.run_id
+    )
+    algorithm = algorithm_of(manifest.launch.argv)
+    if algorithm != "DFLASH":
+        raise OrchestrateError(
+            f"The service {session.unit!r} on {session.name!r} runs {algorithm}, not linear DFLASH; "
+            "`orchestrate run deploy-dflash` makes that first."
+        )
+    return manifest
+
+
+def live_is_linear(session: HostSession) -> bool:
+    """Whether the unit runs as found, without a release of ours."""
+    definition = session.services.definition(session.unit)
+    return definition is not None and not definition.overridden and session.services.status(session.unit).running
+
+
+@contextlib.contextmanager
+def linear_engine(ctx: TaskContext) -> Iterator[LinearEngine]:
+    """The live service when it is linear, else a linear engine on a side port for as long as it is needed."""
+    session: HostSession = ctx.host
+    embedded = session.config.transport == "embedded"
+    if live_is_linear(session):
+        status = session.services.status(session.unit)
+        with session.http() as url:
+            yield LinearEngine(url, status.main_pid, may_flush=embedded)
+        return
+    engine = side_of(session, "linear", linear_release(ctx).launch)
+    with side_engine(ctx, engine) as url:
+        yield LinearEngine(url, session.services.status(engine.name).main_pid, may_flush=True)

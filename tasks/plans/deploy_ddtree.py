@@ -1,0 +1,125 @@
+"""The graph `deploy-ddtree`: from a linear DFLASH service to DDTREE, proven and live, or to the proof that it does not pay."""
+
+from __future__ import annotations
+
+from orchestrator.graph.model import GraphSpec, Priority, TaskSpec
+from orchestrator.graph.registry import GraphRequest
+from tasks.baseline import RecordLinear
+from tasks.benchmark import BenchBudgets, Decide
+from tasks.cutover import CutOver
+from tasks.deploy import Canary, RetireCanary
+from tasks.inspect_model import InspectModel
+from tasks.inspect_sglang import InspectSglang
+from tasks.inspect_vllm import InspectVllm
+from tasks.knobs import read_knobs
+from tasks.parity import CompareWithLinear
+from tasks.patch import BuildRelease, SelfTest
+from tasks.preflight import AcceleratorFree
+from tasks.recommend import MapRisks, Recommend
+from tasks.roadmap import RegenerateRoadmap
+from tasks.rollback import BackAsFound
+from tasks.smoke import SmokeTest
+
+SUMMARY = "Inspect, patch a clone, prove it against the linear service, benchmark, and adopt or keep linear."
+
+
+def build(request: GraphRequest) -> GraphSpec:
+    """The graph for one host; UsageError for settings that are wrong."""
+    read_knobs(request.host_config, request.settings)
+    return GraphSpec("deploy-ddtree", (*look(), *prepare(), *measure(), *finish()), SUMMARY, BackAsFound())
+
+
+def look() -> tuple[TaskSpec, ...]:
+    """Inspection: nothing is changed."""
+    return (
+        TaskSpec(
+            "accelerator-free", "Confirm that no foreign job holds the accelerator (training stopped)", "inspect",
+            AcceleratorFree(), timeout_s=300,
+        ),
+        TaskSpec(
+            "inspect-sglang", "Inspect SGLang DFlash and speculative internals for DDTree support", "inspect",
+            InspectSglang(), ("accelerator-free",), timeout_s=300,
+        ),
+        TaskSpec(
+            "inspect-vllm", "Research vLLM speculative-decoding extension points", "inspect",
+            InspectVllm(), ("accelerator-free",), Priority.MEDIUM, timeout_s=300,
+        ),
+        TaskSpec(
+            "inspect-model", "Check target and draft model compatibility", "inspect",
+            InspectModel(), ("inspect-sglang",), timeout_s=300,
+        ),
+        TaskSpec(
+            "map-risks", "Map implementation work and risks", "inspect",
+            MapRisks(), ("inspect-sglang", "inspect-vllm", "inspect-model"), timeout_s=300,
+        ),
+        TaskSpec(
+            "recommend", "Summarise recommendation and next steps", "inspect", Recommend(), ("map-risks",), timeout_s=300
+        ),
+    )  # fmt: skip
+
+
+def prepare() -> tuple[TaskSpec, ...]:
+    """The baseline, the release and its proofs."""
+    return (
+        TaskSpec(
+            "record-linear", "Record the linear service as known-good (smoke, acceptance, speed)", "baseline",
+            RecordLinear(), ("recommend",),
+        ),
+        TaskSpec(
+            "build-release", "Build the patched release", "build", BuildRelease(), ("record-linear",), changes_host=True
+        ),
+        TaskSpec("selftest", "Self-test the patched engine", "build", SelfTest(), ("build-release",)),
+        TaskSpec(
+            "compare", "Compare output and acceptance with the linear service", "proof",
+            CompareWithLinear(), ("selftest", "record-linear"),
+        ),
+    )  # fmt: skip
+
+
+def measure() -> tuple[TaskSpec, ...]:
+    """The canary, its smoke tests and the paired sweep."""
+    return (
+        TaskSpec(
+            "canary",
+            "Deploy as canary on a side port",
+            "canary",
+            Canary(),
+            ("compare", "build-release"),
+            changes_host=True,
+        ),
+        TaskSpec("smoke", "Run OpenAI smoke test", "canary", SmokeTest("the canary", "canary"), ("canary",)),
+        TaskSpec(
+            "benchmark",
+            "Benchmark tree budgets",
+            "measure",
+            BenchBudgets(),
+            ("smoke", "record-linear"),
+            timeout_s=14400,
+        ),
+        TaskSpec("decide", "Decide: adopt, keep linear, or inconclusive", "measure", Decide(), ("benchmark",)),
+    )
+
+
+def finish() -> tuple[TaskSpec, ...]:
+    """The canary goes; the release goes live if it was adopted; the roadmap follows."""
+    return (
+        TaskSpec(
+            "retire-canary",
+            "Stop the canary and free its memory",
+            "cutover",
+            RetireCanary(),
+            ("decide",),
+            changes_host=True,
+        ),
+        TaskSpec(
+            "cutover",
+            "Cut over and verify health",
+            "cutover",
+            CutOver(),
+            ("retire-canary", "decide"),
+            changes_host=True,
+        ),
+        TaskSpec(
+            "roadmap", "Regenerate the roadmap", "report", RegenerateRoadmap(), ("cutover", "decide"), Priority.MEDIUM
+        ),
+    )

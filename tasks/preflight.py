@@ -1,0 +1,52 @@
+"""Before anything else: the service runs, and nothing foreign holds the accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
+from tasks.inspecting import Scope, hardware_part
+from tasks.inspecting.inspection import look
+
+
+class AcceleratorFree(Action):
+    """Names every process that holds GPU memory and belongs to no server (training, a notebook); never ends one.
+
+    A host without GPU driver has no accelerator to hold: that is the evidence then.
+    """
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        return Probe(False, "who uses the accelerator is looked up in every run")
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        facts, _, servers = look(ctx.host.transport, Scope.of(ctx.host.config))
+        hardware = hardware_part.read(facts, servers)
+        foreign = hardware["foreign_gpu_processes"]
+        if foreign:
+            raise OrchestrateError(
+                f"{len(foreign)} foreign job(s) hold GPU memory on {ctx.host.name!r}: {_names(foreign)}; wait for them or "
+                "stop them yourself, then run again."
+            )
+        gpus = hardware["gpu"].get("gpus", [])
+        if gpus:
+            ctx.fact("gpu", ctx.host.name, {"gpus": gpus})
+        return {"gpus": len(gpus), "state": hardware["gpu"].get("state"), "servers": len(servers)}
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        found = ctx.output("accelerator-free")
+        where = f"{found['gpus']} GPUs" if found["gpus"] else "no GPU on this host (CPU engine)"
+        said = f"{where}; {found['servers']} inference server(s), no foreign job"
+        return Evidence("processes that hold accelerator memory", said, found, expires_after_s=600)
+
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"gpus": output.get("gpus")}
+
+
+def _names(processes: list[dict[str, Any]]) -> str:
+    words = []
+    for process in processes[:4]:
+        unit = f", unit {process['unit']}" if process.get("unit") else ""
+        words.append(f"{process['name']} (pid {process['pid']}{unit})")
+    return ", ".join(words)

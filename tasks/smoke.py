@@ -1,0 +1,67 @@
+"""The OpenAI smoke suite as a task, against the canary or the live service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.errors import OrchestrateError
+from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
+from orchestrator.openai.smoke import CheckResult, run_smoke, smoke_passed
+
+
+class SmokeTest(Action):
+    """Runs every check against a port of the host. `port_of` finds the port when the task runs."""
+
+    def __init__(self, where: str, subject: str, quick: bool = False) -> None:
+        self._where = where
+        self._subject = subject
+        self._quick = quick
+
+    def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
+        return {"subject": ctx.output(self._subject), "quick": self._quick}
+
+    def probe(self, ctx: TaskContext) -> Probe:
+        if ctx.earlier is not None:
+            return Probe(True, "the same engine passed before")
+        return Probe(False, "smoke tests have not run against this engine")
+
+    def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        port = ctx.output(self._subject).get("port") or ctx.host.config.service.port
+        with ctx.host.http(int(port)) as url:
+            results = run_checks(ctx, url, quick=self._quick)
+        return summary(self._where, results)
+
+    def verify(self, ctx: TaskContext) -> Evidence:
+        return evidence_of(ctx.output("smoke"), self._where)
+
+
+def run_checks(ctx: TaskContext, url: str, *, quick: bool) -> list[CheckResult]:
+    """The suite with a log line per check; an error names the checks that failed."""
+    results = run_smoke(
+        url, api_key=ctx.host.secret_env().get("API_KEY"), quick=quick, on_check=lambda r: log_check(ctx, r)
+    )
+    if not smoke_passed(results):
+        failed = [r for r in results if r.ok is False]
+        names = "; ".join(f"{r.name}: {r.detail}" for r in failed) or "no check could run"
+        raise OrchestrateError(f"{len(failed)} of {len(results)} smoke checks failed: {names[:600]}.")
+    return results
+
+
+def log_check(ctx: TaskContext, result: CheckResult) -> None:
+    ctx.check_cancelled()
+    ctx.log(f"{result.outcome:<11} {result.name}: {result.detail}")
+
+
+def summary(where: str, results: Sequence[CheckResult]) -> dict[str, Any]:
+    counts = {word: sum(r.outcome == word for r in results) for word in ("passed", "failed", "not offered")}
+    return {"where": where, "counts": counts, "checks": [r.to_json() for r in results]}
+
+
+def evidence_of(found: Mapping[str, Json], where: str) -> Evidence:
+    counts = found["counts"]
+    return Evidence(
+        checked=f"OpenAI smoke suite against {where}",
+        output=f"{counts['passed']} passed, {counts['failed']} failed, {counts['not offered']} not offered",
+        data={"counts": counts, "checks": [c["name"] for c in found["checks"] if c["ok"]]},
+    )
