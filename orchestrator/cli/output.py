@@ -29,6 +29,7 @@ class Output:
     def __init__(self, *, json_mode: bool = False, no_color: bool = False) -> None:
         self.json_mode = json_mode
         no_color = no_color or bool(os.environ.get("NO_COLOR"))
+        self.no_color = no_color
         self._out = Console(no_color=no_color, highlight=False, soft_wrap=False, markup=False)
         self._err = Console(no_color=no_color, highlight=False, stderr=True, markup=False, soft_wrap=True)
         self._written = False

@@ -1,0 +1,69 @@
+"""The header: which run, how it stands, who holds the host, what serves, what the verdict may become."""
+
+from __future__ import annotations
+
+from orchestrator.graph.model import State
+from orchestrator.tui.blocks import Line, Span, line
+from orchestrator.tui.eta import Durations, seconds_left
+from orchestrator.tui.model import Reading
+from orchestrator.tui.words import SIGNS, STATE_WORDS, Tone, clock_time, duration, roughly, run_state
+
+
+def header(reading: Reading, durations: Durations, verdict: str, now: float) -> list[Line]:
+    """Segments; the screen puts as many on a line as fit."""
+    run = reading.run
+    if run is None:
+        return [line(Span("No run in this store yet", Tone.STRONG)), line("press n for a new run")]
+    word, tone = run_state(run.state)
+    parts = [
+        line(Span(run.graph, Tone.STRONG), " on ", Span(run.host, Tone.STRONG)),
+        line(f"run {run.id}"),
+        line(Span(word.upper(), tone), f" {duration((run.finished_at or now) - run.created_at)}"),
+        line(_counts(reading)),
+    ]
+    if run.state.active and not reading.process_gone:
+        parts.append(line(_eta(reading, durations, now)))
+    parts += [line("release ", _release(reading)), line("lock ", _lock(reading, now)), line("verdict ", Span(verdict))]
+    if reading.process_gone:
+        parts.append(line(Span("its process is gone: press r to resume", Tone.BAD)))
+    if run.cancel_reason and run.state.active:
+        parts.append(line(Span(f"asked to stop: {run.cancel_reason}", Tone.WARN)))
+    if run.reason and not run.state.active:
+        parts.append(line(Span(run.reason, tone)))
+    return parts
+
+
+def _counts(reading: Reading) -> str:
+    done = reading.counts[State.COMPLETED] + reading.counts[State.SKIPPED]
+    others = [
+        f"{SIGNS[state][0]} {reading.counts[state]} {STATE_WORDS[state]}"
+        for state in (State.IN_PROGRESS, State.FAILED, State.UNKNOWN, State.ROLLED_BACK, State.CANCELLED)
+        if reading.counts[state]
+    ]
+    return ", ".join([f"{done} of {len(reading.tasks)} tasks done", *others])
+
+
+def _eta(reading: Reading, durations: Durations, now: float) -> str:
+    left = seconds_left(reading, durations, now)
+    if left is None:
+        return "time left unknown: no earlier run"
+    return f"{roughly(left)} left, by {durations.runs} earlier run{'s' if durations.runs != 1 else ''}"
+
+
+def _release(reading: Reading) -> Span:
+    host = reading.run.host if reading.run else None
+    current = [fact for fact in reading.facts_of("release", host) if fact.data.get("current")]
+    if not current:
+        return Span("not known", Tone.DIM)
+    data = current[-1].data
+    return Span(f"{data.get('id', '?')} ({data.get('algorithm', '?')})")
+
+
+def _lock(reading: Reading, now: float) -> Span:
+    lease = reading.lease
+    if lease is None:
+        return Span("free", Tone.DIM)
+    if now > lease.expires_at:
+        return Span(f"{lease.owner}, silent since {clock_time(lease.heartbeat_at)}", Tone.WARN)
+    other = reading.run is not None and lease.run_id not in (None, reading.run.id)
+    return Span(f"{lease.owner}" + (f" for run {lease.run_id}" if other else ""), Tone.WARN if other else Tone.PLAIN)

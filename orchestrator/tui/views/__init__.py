@@ -1,0 +1,1 @@
+"""The views of the TUI: each shows one reading of the store."""
