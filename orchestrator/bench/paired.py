@@ -10,40 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from orchestrator.bench.arm import ArmFactory, OpenArm, RowSettings
 from orchestrator.bench.prompts import WARM_UP, Prompt, set_hash
+from orchestrator.bench.result import SweepResult
 from orchestrator.bench.rows import LINEAR, TREE, Row
-from orchestrator.bench.summary import MIN_PAIRS, ArmSummary, Pair, hopeless, pairs_of, summarise_arm
+from orchestrator.bench.summary import MIN_PAIRS, Pair, hopeless, pairs_of, summarise_arm
 from orchestrator.bench.validity import judge
-from orchestrator.bench.verdict import Verdict, decide
+from orchestrator.bench.verdict import decide
 from orchestrator.errors import OrchestrateError, UsageError
 
 RowSink = Callable[[Row], None]
 Progress = Callable[[str, float, float], None]  # text, done, total (in pairs)
 GATE_PROMPTS = 8
 TURNS_AT_MOST = 4  # two passes make the pairs asked for, two more replace pairs that turned out invalid
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """Everything a sweep found. skipped: budget -> why it was given up before all its pairs were measured."""
-
-    rows: tuple[Row, ...]
-    arms: tuple[ArmSummary, ...]
-    verdict: Verdict
-    settings: dict[str, Any] = field(default_factory=dict)
-    skipped: dict[int, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rows": [row.to_json() for row in self.rows],
-            "arms": [arm.to_json() for arm in self.arms],
-            "verdict": self.verdict.to_json(),
-            "settings": self.settings,
-            "skipped": {str(budget): why for budget, why in self.skipped.items()},
-        }
 
 
 def run_paired_sweep(

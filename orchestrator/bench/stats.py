@@ -31,6 +31,18 @@ def bootstrap_ci(values: Sequence[float], level: float = 0.95) -> tuple[float, f
     return float(low), float(high)
 
 
+def bootstrap_ratio_ci(above: Sequence[float], below: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Percentile bootstrap interval of median(above) / median(below), two independent samples of positive values."""
+    rng = np.random.default_rng(SEED)
+    tops, bottoms = (
+        np.median(data[rng.integers(0, len(data), size=(RESAMPLES, len(data)))], axis=1)
+        for data in (np.asarray(values, dtype=np.float64) for values in (above, below))
+    )
+    tail = (1 - level) / 2 * 100
+    low, high = np.percentile(tops / bottoms, [tail, 100 - tail])
+    return float(low), float(high)
+
+
 def sign_test(values: Sequence[float], against: float = 1.0) -> float:
     """Two-sided exact p of as many values on one side of `against` as seen; ties are left out; 1.0 for none."""
     above = sum(v > against for v in values)

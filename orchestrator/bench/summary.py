@@ -120,7 +120,7 @@ def summarise_arm(pairs: Sequence[Pair], margin: float, budgets_tried: int, min_
     )
     needed = stats.pairs_needed(ratios, 1 + margin, alpha) if standing is Standing.OPEN else None
     if standing is Standing.OPEN and needed is not None:
-        needed = max(needed, min_pairs)
+        needed = max(needed, min_pairs, len(ratios) + 2)
     return ArmSummary(
         budget=pairs[0].tree.budget,
         concurrency=pairs[0].tree.concurrency,
@@ -185,4 +185,10 @@ def _standing(
         return Standing.BETTER, f"its interval lies above {threshold:.3f}"
     if ci[1] < threshold:
         return Standing.NOT_BETTER, f"its interval lies below {threshold:.3f}"
+    if ci[0] > threshold:
+        wins = sum(r > threshold for r in ratios)
+        return (
+            Standing.OPEN,
+            f"above {threshold:.3f} in only {wins} of {len(ratios)} pairs (sign test p = {sign_p:.3f})",
+        )
     return Standing.OPEN, f"its interval {ci[0]:.3f}–{ci[1]:.3f} (widened for all budgets tried) holds {threshold:.3f}"

@@ -107,7 +107,7 @@ def decide(arms: Sequence[ArmSummary], margin: float) -> Verdict:
     conditional = bool(adopting) and len(adopting) < len(loads)
     reason = lead.reason
     if len(loads) > 1:
-        reason += f" (at {lead.concurrency} concurrent requests; {_load_words(loads)})"
+        reason += f"; that is at concurrency {lead.concurrency} (by load: {_load_words(loads)})"
     return Verdict(
         decision=lead.decision,
         budget=lead.budget,

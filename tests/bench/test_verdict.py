@@ -72,6 +72,13 @@ def test_more_budgets_widen_the_interval_that_decides() -> None:
     assert among.standing is Standing.OPEN
 
 
+def test_a_clear_interval_still_needs_the_sign_test() -> None:
+    assert (
+        "above 1.020 in only 9 of 10 pairs" in summarise_arm(pairs_of(pair_rows([1.2] * 9 + [1.0])), MARGIN, 9).reason
+    )
+    assert summarise_arm(pairs_of(pair_rows([1.2] * 9 + [1.0])), MARGIN, 1).standing is Standing.BETTER
+
+
 def test_adopting_at_some_loads_is_conditional() -> None:
     result = verdict(pair_rows(around(1.3), concurrency=1), pair_rows(around(0.8), concurrency=16))
     assert (result.decision, result.conditional, result.holds_for) == (Decision.ADOPT, True, (1,))

@@ -1,0 +1,245 @@
+"""The plots of a run: PNG and SVG, no display needed, legible without colour and for the colour-blind."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from orchestrator.bench.load import LoadResult
+from orchestrator.bench.rows import LINEAR, Row
+from orchestrator.bench.summary import ArmSummary
+
+# Okabe and Ito's palette; every series also has its own marker and line style.
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5A5A5A"
+SERIES = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D", ":"))
+_STYLE: dict[Any, Any] = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "axes.axisbelow": True,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "orchestrate",
+    "figure.constrained_layout.use": True,
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One picture in both formats. `alt` says in words what it shows, for readers who can't see it."""
+
+    name: str
+    title: str
+    alt: str
+    png: bytes
+    svg: str
+
+
+def _render(
+    name: str, title: str, alt: str, draw: Callable[[Axes], None], size: tuple[float, float] = (7.2, 4.2)
+) -> Plot:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=size, facecolor="white")
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+        png, svg = io.BytesIO(), io.StringIO()
+        figure.savefig(png, format="png", dpi=150)
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    return Plot(name, title, alt, png.getvalue(), svg.getvalue())
+
+
+def _by_load(arms: Sequence[ArmSummary]) -> Mapping[int, list[ArmSummary]]:
+    loads: dict[int, list[ArmSummary]] = {}
+    for arm in sorted(arms, key=lambda a: (a.concurrency, a.budget)):
+        if arm.ratio is not None:
+            loads.setdefault(arm.concurrency, []).append(arm)
+    return loads
+
+
+def _budget_axis(axes: Axes, arms: Sequence[ArmSummary]) -> Mapping[int, int]:
+    """Budgets at equal distances (they grow by factors); returns budget -> place."""
+    budgets = sorted({a.budget for a in arms})
+    axes.set_xticks(range(len(budgets)), [str(b) for b in budgets])
+    axes.set_xlim(-0.5, len(budgets) - 0.5)
+    axes.set_xlabel("tree budget B (nodes without the root; the verify pass is B + 1 wide)")
+    return {b: i for i, b in enumerate(budgets)}
+
+
+def speed_by_budget(arms: Sequence[ArmSummary], margin: float) -> Plot:
+    """Paired speed ratio against budget with 95 % intervals, one series per load."""
+    loads = _by_load(arms)
+
+    def draw(axes: Axes) -> None:
+        place = _budget_axis(axes, arms)
+        width = min(0.16, 0.6 / max(1, len(loads)))
+        for k, (load, group) in enumerate(loads.items()):
+            colour, marker, line = SERIES[k % len(SERIES)]
+            x = [place[a.budget] + (k - (len(loads) - 1) / 2) * width for a in group]
+            y = [a.ratio or 0.0 for a in group]
+            low = [max(0.0, (a.ratio or 0.0) - (a.ci95 or (0.0, 0.0))[0]) for a in group]
+            high = [max(0.0, (a.ci95 or (0.0, 0.0))[1] - (a.ratio or 0.0)) for a in group]
+            label = f"{load} request{'s' if load > 1 else ''} at once"
+            axes.errorbar(x, y, yerr=[low, high], color=colour, marker=marker, linestyle=line, capsize=4, label=label)
+        axes.axhline(1.0, color=GREY, linewidth=1.2)
+        axes.axhspan(1.0, 1 + margin, color=GREY, alpha=0.15, linewidth=0, label=f"margin {margin * 100:.1f} %")
+        axes.set_ylabel("speed, tree ÷ linear (output tokens/s)")
+        axes.legend(frameon=False, fontsize=9)
+
+    alt = "; ".join(f"budget {a.budget} at load {a.concurrency}: {a.ratio:.3f}" for g in loads.values() for a in g)
+    return _render("speed-by-budget", "Speed against linear, median of pairs with 95 % interval", alt, draw)
+
+
+def tokens_per_step_by_budget(arms: Sequence[ArmSummary]) -> Plot:
+    """Delivered tokens per verify step of tree, of the tree's spine alone where known, and of linear."""
+    loads = _by_load(arms)
+    group = next(iter(loads.values()), [])
+
+    def draw(axes: Axes) -> None:
+        place = _budget_axis(axes, group)
+        series = (
+            ("tree", [(a.budget, a.tree_tokens_per_step) for a in group]),
+            ("linear, same prompts", [(a.budget, a.linear_tokens_per_step) for a in group]),
+            ("spine of the tree alone", [(a.budget, a.chain_tokens_per_step) for a in group]),
+        )
+        for (label, points), (colour, marker, line) in zip(series, SERIES, strict=False):
+            known = [(place[b], v) for b, v in points if v is not None]
+            if known:
+                axes.plot(*zip(*known, strict=True), color=colour, marker=marker, linestyle=line, label=label)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("τ (output tokens per verify step)")
+        axes.legend(frameon=False, fontsize=9)
+
+    alt = "; ".join(
+        f"budget {a.budget}: tree {a.tree_tokens_per_step or 0:.2f}, linear {a.linear_tokens_per_step or 0:.2f}"
+        for a in group
+    )
+    return _render("tokens-per-step", "Tokens per verify step", alt, draw)
+
+
+def step_time_by_budget(arms: Sequence[ArmSummary]) -> Plot:
+    """Milliseconds per verify step: what a wider tree costs."""
+    loads = _by_load(arms)
+    group = next(iter(loads.values()), [])
+
+    def draw(axes: Axes) -> None:
+        place = _budget_axis(axes, group)
+        x = [place[a.budget] for a in group]
+        axes.bar([i - 0.2 for i in x], [a.linear_ms_per_step or 0 for a in group], 0.38, color=BLUE, label="linear")
+        axes.bar(
+            [i + 0.2 for i in x], [a.tree_ms_per_step or 0 for a in group], 0.38, color=ORANGE, hatch="//",
+            edgecolor="white", label="tree",
+        )  # fmt: skip
+        axes.set_ylabel("decode time per verify step (ms)")
+        axes.legend(frameon=False, fontsize=9)
+
+    alt = "; ".join(
+        f"budget {a.budget}: tree {a.tree_ms_per_step or 0:.1f} ms, linear {a.linear_ms_per_step or 0:.1f} ms"
+        for a in group
+    )
+    return _render("step-time", "Cost of a verify step", alt, draw)
+
+
+def latency_distribution(rows: Sequence[Row], budget: int, concurrency: int = 1) -> Plot:
+    """Cumulative distribution of the time between tokens of both arms, valid rows of one budget only."""
+    chosen = [r for r in rows if r.valid and r.concurrency == concurrency and r.budget in (0, budget)]
+    groups = {
+        name: sorted(
+            q.itl_s * 1e3 for r in chosen if (r.arm == LINEAR) == (name == LINEAR) for q in r.requests if q.itl_s
+        )
+        for name in (LINEAR, f"tree {budget}")
+    }
+
+    def draw(axes: Axes) -> None:
+        for (name, values), (colour, _, line) in zip(groups.items(), SERIES, strict=False):
+            if values:
+                share = [(i + 1) / len(values) * 100 for i in range(len(values))]
+                axes.step(
+                    [values[0], *values],
+                    [0, *share],
+                    where="post",
+                    color=colour,
+                    linestyle=line,
+                    label=f"{name} (n={len(values)})",
+                )
+        axes.set_xlabel("mean time between output tokens of a request (ms)")
+        axes.set_ylabel("requests at or below (%)")
+        axes.set_ylim(0, 101)
+        axes.legend(frameon=False, fontsize=9)
+
+    alt = "; ".join(f"{name}: median {values[len(values) // 2]:.2f} ms" for name, values in groups.items() if values)
+    return _render(f"latency-{budget}", "Time between tokens", alt, draw)
+
+
+def throughput_latency(series: Mapping[str, Sequence[LoadResult]]) -> Plot:
+    """Total throughput against median time between tokens, one line per server, points labelled with the load."""
+
+    def draw(axes: Axes) -> None:
+        for (name, results), (colour, marker, line) in zip(series.items(), SERIES, strict=False):
+            known = [(r.summary.itl.p50 * 1e3, r.summary.tok_s, r.level) for r in results if r.summary.itl.p50]
+            if not known:
+                continue
+            axes.plot(
+                [k[0] for k in known], [k[1] for k in known], color=colour, marker=marker, linestyle=line, label=name
+            )
+            for px, py, level in known:
+                text = str(level.concurrency) if level.rate_per_s is None else f"{level.rate_per_s:g}/s"
+                axes.annotate(text, (px, py), textcoords="offset points", xytext=(6, -11), color=colour, fontsize=9)
+        axes.set_xlabel("median time between output tokens (ms)")
+        axes.set_ylabel("total throughput (output tokens/s)")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=9, title="labels: requests at once", title_fontsize=9)
+
+    alt = "; ".join(
+        f"{name}: {', '.join(f'{r.summary.tok_s:.0f}' for r in results)} tokens/s" for name, results in series.items()
+    )
+    return _render("throughput-latency", "Throughput against latency", alt, draw)
+
+
+def stage_times(stages: Mapping[str, Mapping[str, float]]) -> Plot:
+    """Stacked stage times of a step: arm -> stage -> milliseconds (from `ddtree_step_seconds`)."""
+    names = list(dict.fromkeys(stage for times in stages.values() for stage in times))
+    hatches = ("", "//", "..", "xx", "\\\\", "oo")
+    colours = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9")
+
+    def draw(axes: Axes) -> None:
+        left = [0.0] * len(stages)
+        for k, stage in enumerate(names):
+            widths = [times.get(stage, 0.0) for times in stages.values()]
+            axes.barh(
+                list(stages),
+                widths,
+                left=left,
+                label=stage,
+                color=colours[k % 6],
+                hatch=hatches[k % 6],
+                edgecolor="white",
+            )
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        axes.invert_yaxis()
+        axes.set_xlabel("time of a step by stage (ms)")
+        if (figure := axes.get_figure()) is not None:
+            figure.legend(frameon=False, fontsize=9, ncols=len(names), loc="outside lower center")
+
+    alt = "; ".join(f"{arm}: {sum(times.values()):.2f} ms" for arm, times in stages.items())
+    return _render("stage-times", "Where a step's time goes", alt, draw, size=(7.2, 2.0 + 0.5 * len(stages)))
+
+
+def sweep_plots(rows: Sequence[Row], arms: Sequence[ArmSummary], margin: float, budget: int | None) -> list[Plot]:
+    """Every plot that the rows of a sweep support; [] when no pair is valid."""
+    if not any(a.ratio is not None for a in arms):
+        return []
+    plots = [speed_by_budget(arms, margin)]
+    if any(a.tree_tokens_per_step is not None for a in arms):
+        plots += [tokens_per_step_by_budget(arms), step_time_by_budget(arms)]
+    if budget is not None:
+        load = min(a.concurrency for a in arms if a.budget == budget)
+        plots.append(latency_distribution(rows, budget, load))
+    return plots
