@@ -72,12 +72,14 @@ def check_cloneable(store: ReleaseStore, source: Manifest) -> None:
     where = f"host {store.transport.host!r}: {source.unit} imports SGLang from"
     if kind == "conda":
         raise OrchestrateError(
-            f"{where} the conda environment {prefix}, whose files hold its own path and cannot be cloned this way; install "
+            f"{where} the conda environment {prefix}, whose files hold its own path and cannot be cloned this "
+            "way; install "
             "SGLang into a venv (python -m venv) and point the unit there."
         )
     if kind not in CLONEABLE:
         raise OrchestrateError(
-            f"{where} the system's own Python ({prefix}); install SGLang into a venv (python -m venv) and point the unit "
+            f"{where} the system's own Python ({prefix}); install SGLang into a venv (python -m venv) and point "
+            "the unit "
             "there."
         )
     if source.environment.package_kind in ("user-site", "other-environment"):
@@ -106,7 +108,8 @@ def _build(store: ReleaseStore, plan: BuildPlan, name: str, progress: Progress) 
     after = store.tree_digest(prefix)
     if after != before:
         raise OrchestrateError(
-            f"host {store.transport.host!r}: {prefix} changed while release {name} was built; something else writes to it, "
+            f"host {store.transport.host!r}: {prefix} changed while release {name} was built; something else "
+            "writes to it, "
             "so find out what (pip? an upgrade?) and run again."
         )
     launch = in_environment(plan.launch, prefix, venv)
@@ -187,7 +190,8 @@ def _overrides(store: ReleaseStore, plan: BuildPlan, venv: str) -> tuple[Any, ..
         )
     except (ValueError, IndexError) as error:
         raise OrchestrateError(
-            f"host {store.transport.host!r}: the plugin in {venv} does not list what it overrides; its wheel is not right."
+            f"host {store.transport.host!r}: the plugin in {venv} does not list what it overrides; its wheel is "
+            "not right."
         ) from error
     rows = answer.get("overrides", answer.get("hooks", [])) if isinstance(answer, dict) else answer
     if not rows:

@@ -1,4 +1,4 @@
-"""The dead man's switch: the host itself brings the previous release back unless a fresh login says that all is well."""
+"""The dead man's switch: the host itself brings the previous release back unless a fresh login confirms the new."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class Deadman:
         now = self.status()
         if now.state in ("armed", "firing"):
             raise OrchestrateError(
-                f"host {self.store.transport.host!r}: a switch of an earlier run is still {now.state}; wait until it has "
+                f"host {self.store.transport.host!r}: a switch of an earlier run is still {now.state}; wait until "
+                "it has "
                 "fired, then look with `orchestrate status`."
             )
         token = secrets.token_hex(8)

@@ -74,7 +74,8 @@ def _recorded_original(store: ReleaseStore, unit: str, definition: Definition) -
             return manifest
         name = manifest.source_release or ""
     raise OrchestrateError(
-        f"host {store.transport.host!r}: {unit} has a drop-in of orchestrate whose release ({definition.release or '?'}) is "
+        f"host {store.transport.host!r}: {unit} has a drop-in of orchestrate whose release "
+        f"({definition.release or '?'}) is "
         "not recorded here; remove the drop-in and restart the unit."
     )
 
@@ -83,13 +84,15 @@ def _main_process(store: ReleaseStore, services: ServiceDriver, unit: str) -> Pr
     status = services.status(unit)
     if not status.running:
         raise OrchestrateError(
-            f"host {store.transport.host!r}: {unit} is {status.active}, not running{_because(status.detail)}; start it and "
+            f"host {store.transport.host!r}: {unit} is {status.active}, not running{_because(status.detail)}; "
+            "start it and "
             "make sure that it answers before it is recorded."
         )
     found = processes(store.transport, [status.main_pid], sudo=store.privileged)
     if not found:
         raise OrchestrateError(
-            f"host {store.transport.host!r}: the main process of {unit} (pid {status.main_pid}) ended while it was looked "
+            f"host {store.transport.host!r}: the main process of {unit} (pid {status.main_pid}) ended while it "
+            "was looked "
             f"at; see `orchestrate logs`."
         )
     return found[0]
@@ -105,7 +108,8 @@ def _unknown_unit(store: ReleaseStore, unit: str, port: int) -> str:
         for owner, pattern in FOREIGN.items():
             if pattern.search(process.unit) or pattern.search(" ".join(process.cmdline)):
                 return (
-                    f"{where}, and port {port} is served by {owner} ({process.described}); orchestrate switches systemd "
+                    f"{where}, and port {port} is served by {owner} ({process.described}); orchestrate switches "
+                    "systemd "
                     f"units only: move the service out of {owner}, or change the image there."
                 )
         return f"{where}, but {process.described} serves port {port}; name its unit as service.unit in hosts.yaml."

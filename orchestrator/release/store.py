@@ -90,7 +90,8 @@ class ReleaseStore:
             return []
         except (ValueError, KeyError, TypeError) as error:
             raise OrchestrateError(
-                f"{self.layout.known_good} on host {self.transport.host!r} is damaged; move it away and prove the linear "
+                f"{self.layout.known_good} on host {self.transport.host!r} is damaged; move it away and prove the "
+                "linear "
                 "service again."
             ) from error
         present = set(self.ids())
@@ -123,7 +124,7 @@ class ReleaseStore:
         self.sh('rm -f "$1/manifest.json" && rm -rf "$1"', folder, timeout_s=600)
 
     def prune(self, keep: int = 2) -> list[str]:
-        """Delete old releases; current, its source, the newest known-good ones and the newest `keep` built ones stay."""
+        """Delete old releases; current, its source, two known-good ones and the newest `keep` built ones stay."""
         names = self.ids()
         current = self.current()
         manifests = {name: self.read(name) for name in names}

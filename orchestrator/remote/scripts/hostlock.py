@@ -1,7 +1,7 @@
-"""The lock of a host against two operators: {"path", "verb": take|beat|release|status|steal, "owner", "run_id", "ttl_s"}.
+"""The lock of a host against two operators: {"path", "verb", "owner", "run_id", "ttl_s", "reason"}.
 
-The lock is a JSON file changed under flock; it is free when its expiry (by this host's clock that no clock change moves,
-or another boot) has passed. Prints {"granted": bool, "holder": {...} | null}.
+Verbs: take, beat, release, status, steal. The lock is a JSON file changed under flock; it is free when its expiry (by
+a clock that no clock change moves) has passed or the host was restarted. Prints {"granted", "holder": {...} or null}.
 """
 
 from __future__ import annotations
