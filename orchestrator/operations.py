@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.documents import encode
 from orchestrator.errors import UsageError
-from orchestrator.graph.model import GraphSpec, State
-from orchestrator.graph.plan import Plan
-from orchestrator.graph.planning import RunPlan, make_plan, require_same
+from orchestrator.graph.model import Change, GraphSpec
+from orchestrator.graph.preview import PlannedTask, Preview, check_plan, preview
 from orchestrator.graph.registry import GraphRequest, load_graph
 from orchestrator.graph.runner import Runner, RunResult
 from orchestrator.graph.session import Listener
+from orchestrator.graph.todolist import STATUS_OF_STATE
 from orchestrator.hosts.first_use import first_use, is_embedded_cpu
 from orchestrator.hosts.inventory import HostConfig, Inventory
 from orchestrator.hosts.load import select_host
@@ -25,17 +25,6 @@ from orchestrator.hosts.session import HostSession, connect
 from orchestrator.remote.pip import Progress
 from orchestrator.store.records import TaskRecord, moment
 from orchestrator.store.store import Store
-
-STATUS = {
-    State.PENDING: "pending",
-    State.IN_PROGRESS: "in_progress",
-    State.COMPLETED: "completed",
-    State.FAILED: "pending",
-    State.CANCELLED: "cancelled",
-    State.SKIPPED: "cancelled",
-    State.UNKNOWN: "in_progress",
-    State.ROLLED_BACK: "pending",
-}
 
 
 @dataclass
@@ -82,37 +71,45 @@ def run_graph(
 ) -> RunResult:
     """Run or resume a graph; raises what Runner.run raises, and PlanStaleError."""
     if plan_file is not None:
-        require_same(read_plan(plan_file), plan_graph(place, graph, host, settings))
+        check_plan(read_plan(plan_file), plan_graph(place, graph, host, settings))
     runner = Runner(place.store, graph, place.session, host=host.name, settings=settings, mask=place.masker.mask)
     return runner.run(
         resume if resume else run_id, resume=bool(resume), only=only, skip=skip, force=force, on_event=on_event
     )
 
 
-def plan_graph(place: Workplace, graph: GraphSpec, host: HostConfig, settings: Mapping[str, str]) -> RunPlan:
+def plan_graph(place: Workplace, graph: GraphSpec, host: HostConfig, settings: Mapping[str, str]) -> Preview:
     """What running the graph would do now; changes nothing."""
-    opened: list[HostSession] = []
+    return preview(place.store, graph, place.session, host=host.name, settings=settings, mask=place.masker.mask)
 
-    def session() -> HostSession:
-        if not opened:
-            opened.append(place.session(host.name))
-        return opened[0]
 
+def plan_document(plan: Preview, graph: GraphSpec) -> dict[str, Any]:
+    """The plan as a document, which is also what a plan file holds."""
+    phases = {task.key: task.phase for task in graph.tasks}
+    tasks = [
+        {
+            "key": task.key, "content": task.content, "phase": phases[task.key], "priority": str(task.priority),
+            "state": task.action, "reason": task.reason, "changes": [asdict(change) for change in task.changes],
+        }
+        for task in plan.tasks
+    ]  # fmt: skip
+    return {"plan_id": plan.plan_id, "graph": plan.graph, "host": plan.host, "tasks": tasks}
+
+
+def read_plan(path: Path) -> Preview:
+    """A plan file, as `orchestrate plan` wrote it."""
     try:
-        return make_plan(place.store, Plan(graph), host.name, session, settings)
-    finally:
-        for item in opened:
-            item.close()
-
-
-def read_plan(path: Path) -> Mapping[str, Any]:
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        tasks = tuple(
+            PlannedTask(
+                item["key"], item["content"], item["priority"], item["state"], item["reason"],
+                tuple(Change(**change) for change in item["changes"]),
+            )
+            for item in data["tasks"]
+        )  # fmt: skip
+        return Preview(data["plan_id"], data["graph"], data["host"], tasks)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a plan file ({error}); `orchestrate plan GRAPH` writes one.") from error
-    if not isinstance(plan, dict) or "plan_id" not in plan:
-        raise UsageError(f"{path} is not a plan file: it has no plan_id; `orchestrate plan GRAPH` writes one.")
-    return plan
 
 
 def run_document(place: Workplace, result: RunResult) -> dict[str, Any]:
@@ -123,7 +120,7 @@ def run_document(place: Workplace, result: RunResult) -> dict[str, Any]:
         proof = evidence.get(record.evidence_id) if record.evidence_id is not None else None
         return {
             "key": record.key, "content": record.content, "priority": record.priority.value,
-            "status": STATUS[record.state], "state": record.state.value, "attempts": record.attempts,
+            "status": STATUS_OF_STATE[record.state], "state": record.state.value, "attempts": record.attempts,
             "started_at": moment(record.started_at), "finished_at": moment(record.finished_at),
             "seconds": record.duration_s, "reason": record.reason,
             "evidence": {"checked": proof.checked, "output": proof.output, "sha256": proof.sha256} if proof else None,

@@ -29,9 +29,8 @@ from orchestrator.graph.runner import RunResult
 @click.option("--skip", multiple=True, metavar="KEY", help="Leave this task out.")
 @click.option("--force", multiple=True, metavar="KEY", help="Run this task even if an earlier result would do.")
 @click.option("--yes", is_flag=True, help="Do not ask before the host is changed.")
-@click.option("--tui", "with_tui", is_flag=True, help="Watch in the live view; closing it does not stop the run.")
 @command_options
-def run(cli: Cli, graph: str, host: str | None, yes: bool, with_tui: bool, **options: Any) -> int:
+def run(cli: Cli, graph: str, host: str | None, yes: bool, **options: Any) -> int:
     settings = read_settings(options.pop("settings"), options.pop("reason"))
     config = cli.host(host)
     spec = operations.build_graph(graph, config, settings)
@@ -39,10 +38,6 @@ def run(cli: Cli, graph: str, host: str | None, yes: bool, with_tui: bool, **opt
         resume = _resumed(place, options.pop("resume"), config.name, graph)
         if any(task.changes_host for task in spec.tasks):
             cli.confirm(f"Run {graph} on {config.name}? It may change the service there.", yes=yes)
-        if with_tui:
-            from orchestrator.cli.detached import run_in_tui
-
-            return run_in_tui(cli, graph, config.name, settings, resume, options)
         return carry_out(cli, place, spec, config, settings, resume=resume, **options)
 
 

@@ -1,0 +1,42 @@
+"""`orchestrate inspect`: engines, models and hardware as they are, and what follows; changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from orchestrator import operations
+from orchestrator.cli.context import Cli, command_options
+from orchestrator.cli.place import workplace
+from orchestrator.cli.progress import RunProgress
+from orchestrator.documents import SUCCESS
+from orchestrator.errors import ExitCode
+
+PARTS = ("subject", "sglang", "vllm", "model", "hardware", "other_engines", "budgets", "predictions", "not_seen")
+
+
+@click.command(help="Engines and models as they are on a host (or in a folder); changes nothing.")
+@click.option("--host", metavar="NAME", help="Host of the inventory; default: the first one.")
+@click.option("--path", metavar="DIR", help="A folder instead of a host: site-packages, an unpacked wheel, a model.")
+@command_options
+def inspect(cli: Cli, host: str | None, path: str | None) -> int:
+    config = cli.host(host)
+    spec = operations.build_graph("inspect", config, {}, {"path": path} if path else {})
+    with workplace(cli) as place:
+        with RunProgress({task.key: task.content for task in spec.tasks}, cli.out.progress_console) as progress:
+            result = operations.run_graph(place, spec, config, {}, on_event=progress)
+        outputs = {task.key: task.output or {} for task in result.tasks}
+    code = ExitCode(result.exit_code)
+    error = None if code in SUCCESS else result.reason
+    body: dict[str, Any] = {}
+    for output in outputs.values():
+        body |= {key: value for key, value in output.items() if key in PARTS}
+    body["risks"] = outputs.get("map-risks", outputs.get("inspect-folder", {})).get("risks", [])
+    last = outputs.get("recommend", outputs.get("inspect-folder", {}))
+    body["recommendation"] = last.get("recommendation")
+    cli.out.line(last.get("text") or last.get("markdown") or "")
+    cli.out.document(code, body, error)
+    if error:
+        cli.out.error(error)
+    return code

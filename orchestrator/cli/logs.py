@@ -1,0 +1,64 @@
+"""`orchestrate logs` and `orchestrate export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.context import Cli, command_options
+from orchestrator.errors import ExitCode, UsageError
+from orchestrator.graph.events import follow, history, to_json
+from orchestrator.store.records import Event, moment
+from orchestrator.store.store import open_store
+
+
+@click.command(help="Events and log lines of a run or a task.")
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.argument("task", required=False)
+@click.option("-f", "--follow", "keep_on", is_flag=True, help="Go on until the run ends.")
+@command_options
+def logs(cli: Cli, run_id: str | None, task: str | None, keep_on: bool) -> int:
+    with open_store(cli.store_url) as store:
+        run = store.runs.get(run_id) if run_id else store.runs.latest()
+        if run is None:
+            raise UsageError("There is no run yet; `orchestrate run deploy-ddtree` starts one.")
+        if task is not None:
+            store.tasks.get(run.id, task)
+        events = follow(store, run.id, task_key=task) if keep_on else history(store, run.id)
+        kept = []
+        for event in events:
+            if task is not None and event.task_key != task:
+                continue
+            cli.out.line(_line(event))
+            if cli.out.json_mode:
+                kept.append(to_json(event))
+    cli.out.document(ExitCode.DONE, {"run_id": run.id, "events": kept})
+    return ExitCode.DONE
+
+
+def _line(event: Event) -> str:
+    at = moment(event.at)
+    clock = at.strftime("%H:%M:%S") if at else ""
+    where = event.task_key or "run"
+    if event.kind == "log":
+        return f"{clock}  {where:<16} {event.data.get('line', '')}"
+    told = (
+        event.data.get("reason") or event.data.get("output") or event.data.get("text") or event.data.get("name") or ""
+    )
+    words = told if isinstance(told, str) else ""
+    return f"{clock}  {where:<16} {event.kind} {words}".rstrip()
+
+
+@click.command(help="One run as a self-contained folder: events, logs, artefacts, roadmap.")
+@click.argument("run_id", metavar="RUN")
+@click.argument("directory", type=click.Path(path_type=Path))
+@command_options
+def export(cli: Cli, run_id: str, directory: Path) -> int:
+    from orchestrator.graph.export import export_run
+
+    with open_store(cli.store_url) as store:
+        files = export_run(store, run_id, directory)
+    cli.out.line(f"{len(files)} files written to {directory}")
+    cli.out.document(ExitCode.DONE, {"files": [str(path) for path in files]})
+    return ExitCode.DONE

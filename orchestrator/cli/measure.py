@@ -1,0 +1,95 @@
+"""`orchestrate smoke` and `orchestrate bench`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from orchestrator import operations
+from orchestrator.cli.context import Cli, command_options
+from orchestrator.cli.place import read_settings, workplace
+from orchestrator.cli.summary import verdict_sentence
+from orchestrator.documents import SUCCESS
+from orchestrator.errors import ExitCode
+from orchestrator.graph.runner import RunResult
+from orchestrator.hosts import secrets
+from orchestrator.openai.smoke import run_smoke, smoke_passed
+
+
+@click.command(help="OpenAI smoke tests against a host's live service, or any OpenAI-compatible URL.")
+@click.option("--host", metavar="NAME", help="Host of the inventory; default: the first one.")
+@click.option("--url", help="Base URL of a server (with or without /v1); no inventory is needed.")
+@click.option("--api-key", metavar="REF", help="Reference to the key: env:NAME, file:PATH or cmd:COMMAND.")
+@click.option("--model", help="Model name; default: the first one that the server lists.")
+@click.option("--quick", is_flag=True, help="Leave out the checks that take long.")
+@command_options
+def smoke(cli: Cli, host: str | None, url: str | None, api_key: str | None, model: str | None, quick: bool) -> int:
+    if url is not None:
+        key = secrets.resolve(api_key, what="--api-key") if api_key else None
+        results = run_smoke(
+            url, model, key, quick, on_check=lambda r: cli.out.note(f"{r.outcome:<11} {r.name}: {r.detail}")
+        )
+        return _smoke_end(cli, smoke_passed(results), [r.to_json() for r in results])
+    config = cli.host(host)
+    spec = operations.build_graph("smoke", config, {})
+    with workplace(cli) as place:
+        result, body = _run(cli, place, spec, config, {})
+        checks = place.store.tasks.get(result.run_id, "smoke").output or {}
+    if result.exit_code:
+        cli.out.document(ExitCode(result.exit_code), {"checks": checks.get("checks", []), **body}, result.reason)
+        cli.out.error(result.reason)
+        return ExitCode(result.exit_code)
+    return _smoke_end(cli, True, checks["checks"])
+
+
+def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
+    counts = {word: sum(c["outcome"] == word for c in checks) for word in ("passed", "failed", "not offered")}
+    cli.out.line(", ".join(f"{count} {word}" for word, count in counts.items()))
+    code = ExitCode.DONE if passed else ExitCode.FAILED_UNCHANGED
+    failed = [c["name"] for c in checks if c["outcome"] == "failed"]
+    error = (
+        f"{len(failed)} checks failed: {', '.join(failed)}." if failed else None if passed else "No check could run."
+    )
+    cli.out.document(code, {"checks": checks}, error)
+    if error:
+        cli.out.error(error)
+    return code
+
+
+@click.command(help="Paired budget sweep with a verdict; nothing is cut over.")
+@click.option("--host", metavar="NAME", help="Host of the inventory; default: the first one.")
+@click.option("--budgets", metavar="LIST", help="Node budgets, comma-separated.")
+@click.option("--pairs", type=click.IntRange(1, 1000), help="Pairs per budget.")
+@click.option("--max-tokens", type=click.IntRange(8), help="Tokens per request.")
+@click.option("--max-live-load", type=click.FloatRange(0), help="Requests allowed on the live service at once.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the graph.")
+@click.option("--yes", is_flag=True, help="Do not ask before side engines are started.")
+@command_options
+def bench(cli: Cli, host: str | None, settings: tuple[str, ...], yes: bool, **given: Any) -> int:
+    values = read_settings(settings) | {name: str(value) for name, value in given.items() if value is not None}
+    config = cli.host(host)
+    spec = operations.build_graph("bench", config, values)
+    cli.confirm(f"Measure on {config.name}? Side engines are started there for a while.", yes=yes)
+    with workplace(cli) as place:
+        result, body = _run(cli, place, spec, config, values)
+        output = place.store.tasks.get(result.run_id, "benchmark").output or {}
+    code = ExitCode(result.exit_code)
+    if body["verdict"]:
+        cli.out.line(f"verdict  {verdict_sentence(body['verdict'])}")
+    error = None if code in SUCCESS else result.reason
+    rows = output.get("arms", [])
+    cli.out.document(code, {"run_id": result.run_id, "arms": rows, "verdict": body["verdict"]}, error)
+    if error:
+        cli.out.error(error)
+    return code
+
+
+def _run(
+    cli: Cli, place: operations.Workplace, spec: Any, config: Any, values: dict[str, str]
+) -> tuple[RunResult, dict[str, Any]]:
+    from orchestrator.cli.progress import RunProgress
+
+    with RunProgress({task.key: task.content for task in spec.tasks}, cli.out.progress_console) as progress:
+        result = operations.run_graph(place, spec, config, values, on_event=progress)
+    return result, operations.run_document(place, result)

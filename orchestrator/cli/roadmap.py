@@ -1,0 +1,29 @@
+"""`orchestrate roadmap`: the document regenerated from the store."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli.context import Cli, command_options
+from orchestrator.errors import ExitCode
+from orchestrator.report.roadmap import RoadmapDrift, regenerate, roadmap_path
+from orchestrator.store.store import open_store
+
+
+@click.command(help="Regenerate the roadmap from the store.")
+@click.option("--check", is_flag=True, help="Only compare: exit 1 on drift or hand edits outside the notes.")
+@click.option("--run", "run_id", metavar="RUN", help="The run to show; default: the newest deployment.")
+@command_options
+def roadmap(cli: Cli, check: bool, run_id: str | None) -> int:
+    with open_store(cli.store_url, read_only=check) as store:
+        try:
+            written = regenerate(store, cli.home, run_id=run_id, check=check)
+        except RoadmapDrift as error:
+            cli.out.error(str(error))
+            body = {"path": str(roadmap_path(cli.home)), "sha256": None, "changed": True}
+            cli.out.document(ExitCode.FAILED_UNCHANGED, body, str(error))
+            return ExitCode.FAILED_UNCHANGED
+    words = "is up to date" if check or not written.changed else "written"
+    cli.out.line(f"{written.path} {words} (SHA-256 {written.sha256[:12]})")
+    cli.out.document(ExitCode.DONE, {"path": str(written.path), "sha256": written.sha256, "changed": written.changed})
+    return ExitCode.DONE

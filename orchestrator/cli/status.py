@@ -1,0 +1,130 @@
+"""`orchestrate status`, `history` and `explain`: what the store knows."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from orchestrator.cli.context import Cli, command_options
+from orchestrator.cli.place import workplace
+from orchestrator.errors import ExitCode, UsageError
+from orchestrator.store.records import RunRecord, TaskRecord, moment
+from orchestrator.store.store import Store, open_store
+
+
+@click.command(help="How a run stands, or with --host what a host serves now.")
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.option("--host", metavar="NAME", help="Ask the host what it serves now.")
+@command_options
+def status(cli: Cli, run_id: str | None, host: str | None) -> int:
+    if host is not None:
+        return _host_status(cli, host)
+    with open_store(cli.store_url) as store:
+        run = _chosen(store, run_id)
+        tasks = store.tasks.list(run.id)
+    rows = [(t.key, t.state.value, _seconds(t.duration_s), t.attempts, t.reason) for t in tasks]
+    cli.out.line(f"{run.id}  {run.graph} on {run.host}: {run.state.value}{' – ' + run.reason if run.reason else ''}")
+    cli.out.table(("task", "state", "time", "attempts", "reason"), rows)
+    if run.state.value in ("interrupted", "failed", "cancelled", "rolling_back"):
+        cli.out.line(f"`orchestrate run {run.graph} --resume {run.id}` goes on.")
+    cli.out.document(ExitCode.DONE, {"run": _run(run), "tasks": [_task(t) for t in tasks]})
+    return ExitCode.DONE
+
+
+@click.command(help="Runs so far: who, when, what, how they ended.")
+@click.option("--host", metavar="NAME", help="Only runs on this host.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, newest first.")
+@command_options
+def history(cli: Cli, host: str | None, limit: int) -> int:
+    with open_store(cli.store_url) as store:
+        runs = store.runs.list(host=host, limit=limit)
+    rows = [
+        (
+            r.id,
+            r.graph,
+            r.host,
+            r.state.value,
+            "" if r.exit_code is None else r.exit_code,
+            r.started_by,
+            _when(r.created_at),
+        )
+        for r in runs
+    ]
+    cli.out.table(("run", "graph", "host", "state", "exit", "by", "started"), rows)
+    cli.out.document(ExitCode.DONE, {"runs": [_run(run) for run in runs]})
+    return ExitCode.DONE
+
+
+@click.command(help="Why a task would run again, was skipped, or is blocked.")
+@click.argument("task")
+@click.option("--run", "run_id", metavar="RUN", help="The run; default: the newest.")
+@command_options
+def explain(cli: Cli, task: str, run_id: str | None) -> int:
+    from orchestrator.graph.explain import explain as explained
+
+    with open_store(cli.store_url) as store:
+        found = explained(store, _chosen(store, run_id).id, task)
+    cli.out.line(f"{found.key}: {found.state.value}, {found.verdict}")
+    for reason in found.reasons:
+        cli.out.line(f"  {reason.kind}: {reason.text}")
+    cli.out.document(ExitCode.DONE, asdict(found))
+    return ExitCode.DONE
+
+
+def _chosen(store: Store, run_id: str | None) -> RunRecord:
+    run = store.runs.get(run_id) if run_id else store.runs.latest()
+    if run is None:
+        raise UsageError("There is no run yet; `orchestrate run deploy-ddtree` starts one.")
+    return run
+
+
+def _host_status(cli: Cli, host: str) -> int:
+    from orchestrator.hosts.serving import serving_now
+
+    config = cli.host(host)
+    with workplace(cli) as place, contextlib.closing(place.session(config.name)) as session:
+        found = serving_now(session)
+        lease = place.store.leases.get(config.name)
+    found["lock"] = (
+        {"owner": lease.owner, "run_id": lease.run_id, "since": moment(lease.acquired_at)} if lease else None
+    )
+    for name, value in found.items():
+        cli.out.line(f"{name:<14} {_words(value)}")
+    cli.out.document(ExitCode.DONE, found)
+    return ExitCode.DONE
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items() if item not in (None, ""))
+    if isinstance(value, list):
+        return "; ".join(str(item) for item in value) or "none"
+    return "-" if value is None else str(value)
+
+
+def _run(run: RunRecord) -> dict[str, Any]:
+    return {
+        "id": run.id, "graph": run.graph, "host": run.host, "state": run.state, "exit_code": run.exit_code,
+        "reason": run.reason, "started_by": run.started_by, "started_from": run.started_from,
+        "started_at": moment(run.created_at), "finished_at": moment(run.finished_at),
+    }  # fmt: skip
+
+
+def _task(task: TaskRecord) -> dict[str, Any]:
+    return {
+        "key": task.key, "content": task.content, "phase": task.phase, "priority": task.priority, "state": task.state,
+        "attempts": task.attempts, "started_at": moment(task.started_at), "finished_at": moment(task.finished_at),
+        "seconds": task.duration_s, "reason": task.reason,
+    }  # fmt: skip
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"
+
+
+def _when(seconds: float) -> str:
+    at = moment(seconds)
+    return at.strftime("%Y-%m-%d %H:%M:%S") if at else ""
