@@ -58,14 +58,23 @@ class Facts:
         assert row is not None
         return Fact.from_row(row)
 
-    def newest(self, kinds: tuple[str, ...], from_id: int = 0, run_id: str | None = None) -> list[Fact]:
-        """Of each kind, key and host the newest document (of one run) added after `from_id`, oldest first."""
-        where = "" if run_id is None else " AND run_id = ?"
+    def newest(self, kinds: tuple[str, ...], from_id: int = 0) -> list[Fact]:
+        """Of each kind, key and host the newest document that was added after `from_id`, oldest first."""
         with self._database.read() as tx:
             rows = tx.all(
                 "SELECT * FROM facts WHERE id IN (SELECT max(id) FROM facts WHERE id > ?"
-                f" AND kind IN ({', '.join('?' * len(kinds))}){where} GROUP BY kind, key, host) ORDER BY id",
-                (from_id, *kinds, *(() if run_id is None else (run_id,))),
+                f" AND kind IN ({', '.join('?' * len(kinds))}) GROUP BY kind, key, host) ORDER BY id",
+                (from_id, *kinds),
+            )
+        return [Fact.from_row(row) for row in rows]
+
+    def of_run(self, run_id: str, kinds: tuple[str, ...], from_id: int = 0) -> list[Fact]:
+        """Every document of these kinds that the run added after `from_id`, oldest first."""
+        with self._database.read() as tx:
+            rows = tx.all(
+                f"SELECT * FROM facts WHERE id > ? AND kind IN ({', '.join('?' * len(kinds))}) AND run_id = ?"
+                " ORDER BY id",
+                (from_id, *kinds, run_id),
             )
         return [Fact.from_row(row) for row in rows]
 
