@@ -16,8 +16,10 @@ from orchestrator.release.activate import Activation
 from orchestrator.release.deadman import Deadman, ProcessTrigger
 from orchestrator.release.layout import Layout
 from orchestrator.release.store import ReleaseStore
+from orchestrator.release.systemd_trigger import SystemdTrigger
 from orchestrator.remote.process_driver import ProcessDriver
 from orchestrator.remote.services import ServiceDriver
+from orchestrator.remote.systemd_driver import SystemdDriver, user_scope
 from orchestrator.transport.base import Transport
 from orchestrator.transport.embedded import ensure_embedded
 from orchestrator.transport.settings import SshSettings
@@ -63,6 +65,9 @@ class HostSession:
 
     @functools.cached_property
     def deadman(self) -> Deadman:
+        driver = self.services
+        if isinstance(driver, SystemdDriver):
+            return Deadman(self.releases, SystemdTrigger(self.transport, driver, self.unit))
         return Deadman(self.releases, ProcessTrigger(self.transport))
 
     @property
@@ -162,4 +167,7 @@ def make_driver(session: HostSession) -> ServiceDriver:
     """The service driver of a host; refuses what the host cannot do."""
     if session.config.service.driver == "process":
         return ProcessDriver(session.transport, session.home)
-    raise OrchestrateError(f"host {session.name!r}: the systemd driver is not available yet.")
+    env_folder = posixpath.join(session.root, "env")
+    if session.config.sudo.method == "none":
+        return SystemdDriver(session.transport, env_folder, user_scope(session.transport, session.home))
+    return SystemdDriver(session.transport, env_folder)

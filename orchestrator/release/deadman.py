@@ -84,6 +84,7 @@ class Deadman:
             "files": dict(plan.files),
             "links": {self.store.layout.current: link},
             "commands": [list(command) for command in plan.commands],
+            "boot_commands": [list(command) for command in plan.boot_commands or plan.commands],
         }
         self.store.put(source("deadman").decode(), self.script, mode=0o755)
         self.store.put(json.dumps(document), posixpath.join(self.folder, "armed.json"), mode=0o600)

@@ -25,6 +25,7 @@ def run_script(
     timeout_s: float | None = 120.0,
     python: str = "python3",
     on_line: OnLine | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Any:
     """Send the program on stdin (nothing is left on the host) and return the JSON of its last line.
 
@@ -36,6 +37,7 @@ def run_script(
         sudo=sudo,
         timeout_s=timeout_s,
         on_line=on_line,
+        env=env,
     )
     lines = done.stdout.strip().splitlines()
     if not done.ok:

@@ -43,10 +43,14 @@ class Override:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """What the host itself does to bring a definition back: files (text, or None to delete), then commands."""
+    """What the host itself does to bring a definition back: files (text, or None to delete), then commands.
+
+    boot_commands take the place of commands when the host restores while it boots; empty means the same commands.
+    """
 
     files: Mapping[str, str | None]
     commands: tuple[tuple[str, ...], ...]
+    boot_commands: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Brings the previous release back when nobody confirms the new one: `deadman.py VERB DIR [TOKEN]`.
 
 DIR/armed.json is written by the operator before the switch: {"token", "seconds", "files": {path: text or null},
-"links": {path: target or null}, "commands": [[...], ...]}.
+"links": {path: target or null}, "commands": [[...], ...], "boot_commands": [[...], ...]}.
 Verbs: wait (until the time is up, then fire) · detach (wait, as a process of its own) · fire · boot (fire if still
 armed) · disarm · status. Firing and disarming exclude each other through a lock, so exactly one of them happens.
 """
@@ -55,13 +55,13 @@ def ticking() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def restore(plan: dict[str, Any]) -> list[dict[str, Any]]:
+def restore(plan: dict[str, Any], commands: list[list[str]]) -> list[dict[str, Any]]:
     """Files first, then links, then commands; each step is tried on even when an earlier one failed."""
     steps: list[tuple[str, Any, tuple[Any, ...]]] = [
         ("file " + target, put, (target, text)) for target, text in plan.get("files", {}).items()
     ]
     steps += [("link " + link, relink, (link, target)) for link, target in plan.get("links", {}).items()]
-    steps += [(" ".join(command), run, (command,)) for command in plan.get("commands", [])]
+    steps += [(" ".join(command), run, (command,)) for command in commands]
     return [attempt(what, work, arguments) for what, work, arguments in steps]
 
 
@@ -105,7 +105,7 @@ def run(command: list[str]) -> None:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr.decode('utf-8', 'replace').strip()[-300:]}")
 
 
-def fire(folder: str, token: str | None, why: str) -> dict[str, Any]:
+def fire(folder: str, token: str | None, why: str, commands: str = "commands") -> dict[str, Any]:
     with locked(folder):
         plan = read(folder, "armed.json")
         if plan is None or (token is not None and plan["token"] != token):
@@ -113,7 +113,7 @@ def fire(folder: str, token: str | None, why: str) -> dict[str, Any]:
         # Said before it is done: who looks meanwhile must not believe that the new release is still guarded.
         record = {"state": "firing", "token": plan["token"], "why": why, "at": time.time(), "steps": []}
         write(path(folder, "outcome.json"), json.dumps(record), 0o644)
-        record["steps"] = restore(plan)
+        record["steps"] = restore(plan, plan[commands])
         record["state"] = "fired" if all(step["ok"] for step in record["steps"]) else "failed"
         record["done_at"] = time.time()
         write(path(folder, "outcome.json"), json.dumps(record), 0o644)
@@ -177,7 +177,7 @@ def main() -> None:
     elif verb == "fire":
         answer = fire(folder, token, "fired by command")
     elif verb == "boot":
-        answer = fire(folder, token, "the host restarted before the new release was confirmed")
+        answer = fire(folder, token, "the host restarted before the new release was confirmed", "boot_commands")
     elif verb == "disarm":
         answer = disarm(folder, token or "")
     else:

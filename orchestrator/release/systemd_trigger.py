@@ -1,0 +1,54 @@
+"""The dead man's switch on a systemd host: a timer, and a one-shot at boot, both on disk so that a reboot keeps them."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+from orchestrator.remote import systemd_text
+from orchestrator.remote.systemd_driver import SystemdDriver
+from orchestrator.transport.base import Transport
+
+SERVICE = "orchestrate-deadman.service"
+TIMER = "orchestrate-deadman.timer"
+BOOT = "orchestrate-deadman-boot.service"
+
+
+@dataclass(frozen=True)
+class SystemdTrigger:
+    """Implements Trigger for one unit."""
+
+    transport: Transport
+    driver: SystemdDriver
+    unit: str
+
+    def start(self, script: str, folder: str, seconds: float) -> None:
+        python = self.transport.run(["/bin/sh", "-c", "command -v python3"], check=True).stdout.strip()
+        for name, text in self.units(python, script, folder, seconds).items():
+            self.driver.write_unit(name, text)
+        self.driver.reload()
+        self.driver.enable(BOOT)
+        self.driver.enable(TIMER)
+        self.driver.restart(TIMER)  # an old timer of the same name must count anew
+
+    def units(self, python: str, script: str, folder: str, seconds: float) -> dict[str, str]:
+        """The unit files by name."""
+        command = systemd_text.command
+        return {
+            SERVICE: systemd_text.render(
+                "deadman.service.j2", unit=self.unit, command=command([python, script, "fire", folder])
+            ),
+            TIMER: systemd_text.render("deadman.timer.j2", unit=self.unit, seconds=f"{seconds:g}"),
+            BOOT: systemd_text.render(
+                "deadman-boot.service.j2",
+                unit=self.unit,
+                armed=posixpath.join(folder, "armed.json"),
+                command=command([python, script, "boot", folder]),
+                wanted_by=self.driver.scope.wanted_by,
+            ),
+        }
+
+    def stop(self) -> None:
+        self.driver.disable(TIMER)
+        self.driver.disable(BOOT)
+        self.driver.remove_units([SERVICE, TIMER, BOOT])
