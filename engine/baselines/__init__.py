@@ -1,0 +1,1 @@
+"""Offline acceptance oracle, baselines and parity check: plain PyTorch and Transformers, nothing of SGLang."""

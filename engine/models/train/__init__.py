@@ -1,0 +1,1 @@
+"""Training of the small target/draft pairs: ``python -m models.train --help`` (with engine/ on PYTHONPATH)."""
