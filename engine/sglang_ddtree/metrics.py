@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,20 @@ class Metrics:
     rows_moved: int = 0
     depth_hits: Counter[int] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    last_seconds: dict[str, float] = field(default_factory=dict)
+    _mark: float = 0.0
+
+    def start_step(self) -> None:
+        """Begin the timing of a batch's step."""
+        self.last_seconds, self._mark = {}, time.perf_counter()
+
+    def stage_done(self, stage: str) -> None:
+        """Book the host time since the last mark as ``stage`` (on a GPU: until it was queued, not until it ran)."""
+        now = time.perf_counter()
+        self.last_seconds[stage] = now - self._mark
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._mark
+        self._mark = now
 
     def add(
         self, tables: TreeTables, path: torch.Tensor, commit_lens: torch.Tensor, rows_moved: int
@@ -61,6 +76,7 @@ class Metrics:
             "ddtree_truncated": self.truncated,
             "ddtree_rows_moved": self.rows_moved,
             "ddtree_fallback_total": dict(self.fallbacks),
+            "ddtree_step_seconds": dict(self.seconds),
         }
 
 
@@ -69,33 +85,37 @@ class PrometheusExport:
 
     def __init__(self) -> None:
         from prometheus_client import Counter as PromCounter
-        from prometheus_client import Gauge
+        from prometheus_client import Gauge, Summary
 
-        def gauge(name: str, text: str) -> Any:
-            return Gauge(name, text, multiprocess_mode="mostrecent")
+        def gauge(name: str, text: str, *labels: str) -> Any:
+            return Gauge(name, text, labels, multiprocess_mode="mostrecent")
 
-        self.nodes = gauge("ddtree_nodes", "Mean non-root nodes per tree")
-        self.accept = gauge("ddtree_accept_length", "Mean tokens per step")
-        self.chain = gauge(
-            "ddtree_accept_length_chain", "Mean tokens per step that the spine alone would have produced"
-        )
-        self.depth = PromCounter("ddtree_depth_hits", "Steps by accepted depth", ["depth"])
-        self.truncated = PromCounter("ddtree_truncated", "Nodes of the last candidate rank")
+        self.means = {
+            "ddtree_nodes": gauge("ddtree_nodes", "Mean non-root nodes per tree"),
+            "ddtree_accept_length": gauge("ddtree_accept_length", "Mean tokens per step"),
+            "ddtree_accept_length_chain": gauge(
+                "ddtree_accept_length_chain",
+                "Mean tokens per step that the chain inside the tree would have produced",
+            ),
+            "ddtree_truncated": gauge("ddtree_truncated", "Nodes of the last candidate rank since the start"),
+        }
+        self.depth = gauge("ddtree_depth_hits", "Steps by accepted depth since the start", "depth")
+        self.seconds = Summary("ddtree_step_seconds", "Host seconds per step and stage", ["stage"])
         self.fallback = PromCounter("ddtree_fallback", "Steps not run as asked", ["reason"])
-        self._before = Metrics()
+        self._fallbacks_before: Counter[str] = Counter()
 
     def publish(self, metrics: Metrics) -> None:
-        steps, before = max(metrics.steps, 1), self._before
-        self.nodes.set(metrics.nodes / steps)
-        self.accept.set(metrics.tokens / steps)
-        self.chain.set(metrics.chain_tokens / steps)
-        self.truncated.inc(metrics.truncated - before.truncated)
-        for depth, count in (metrics.depth_hits - before.depth_hits).items():
-            self.depth.labels(str(depth)).inc(count)
-        for reason, count in (metrics.fallbacks - before.fallbacks).items():
+        """Bring the registry up to date after one step."""
+        snapshot = metrics.snapshot()
+        for name, gauge in self.means.items():
+            gauge.set(snapshot[name])
+        for depth, count in snapshot["ddtree_depth_hits"].items():
+            self.depth.labels(depth).set(count)
+        for stage, seconds in metrics.last_seconds.items():
+            self.seconds.labels(stage).observe(seconds)
+        for reason, count in (metrics.fallbacks - self._fallbacks_before).items():
             self.fallback.labels(reason).inc(count)
-        before.truncated = metrics.truncated
-        before.depth_hits, before.fallbacks = Counter(metrics.depth_hits), Counter(metrics.fallbacks)
+        self._fallbacks_before = Counter(metrics.fallbacks)
 
 
 class Trace:

@@ -91,23 +91,29 @@ class DDTreeWorker(DFlashWorkerV2):
 
     # -- the decode step ---------------------------------------------------------------------------------
     def _decode(self, batch: Any, on_publish: Any) -> Any:
+        self.metrics.start_step()
         self._note_sampling(batch)
         draft_input, prefix = batch.spec_info, batch.seq_lens
         width = self.config.width_for(len(prefix))
         loc = self._row_slots(batch, width)
         plan = self.line.kv_plan(self, batch, loc, draft_input)
         hidden, head, positions = self._draft(batch, draft_input, loc, plan)
+        self.metrics.stage_done("draft")
         tables = self._tree(hidden, head, draft_input.bonus_tokens.view(-1), width)
+        self.metrics.stage_done("tree")
         output = self._verify(batch, draft_input, tables, loc, plan)
         logits = self._target_logits(batch, output.logits_output, width)
+        self.metrics.stage_done("verify")
         target_tok = torch.argmax(logits, dim=-1).view(len(prefix), width)
         path, commit_lens, bonus, out_tokens = ops.walk(target_tok, tables)
         new_seq_lens = prefix + commit_lens.to(prefix.dtype)
         if on_publish is not None:
             on_publish(new_seq_lens)
+        self.metrics.stage_done("walk")
         moved = ops.compact_kv(self._kv_buffers(), loc, path, commit_lens)
         self._commit_states(batch, prefix, new_seq_lens, path, commit_lens)
         self._inject_draft_kv(output.logits_output, loc, plan, positions, path, commit_lens)
+        self.metrics.stage_done("commit")
         self._record(batch, tables, path, commit_lens, moved, logits)
         return GenerationBatchResult(
             logits_output=output.logits_output,

@@ -21,6 +21,8 @@ def test_trace_and_counters_tell_the_same_story(dense, engine, tmp_path):
         lines
     )
     assert sum(snapshot["ddtree_depth_hits"].values()) == len(lines)
+    assert list(snapshot["ddtree_step_seconds"]) == ["draft", "tree", "verify", "walk", "commit"]
+    assert min(snapshot["ddtree_step_seconds"].values()) > 0
     for request in requests:
         mine = [line for line in lines if line["rid"] == request.rid]
         assert [line["step"] for line in mine] == list(range(request.spec_verify_ct))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -114,10 +115,9 @@ class Server:
                 time.sleep(0.3)
         raise AssertionError(f"The server was not ready after {seconds} s: {self.log.read_text()[-3000:]}")
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+            return answer.read().decode()
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         request = urllib.request.Request(
@@ -152,7 +152,7 @@ def server(
 ) -> Iterator[Server]:
     running = Server(
         installed_python, hybrid, tmp_path_factory.mktemp("server") / "log.txt", "--speculative-algorithm", "DDTREE",
-        "--speculative-draft-model-path", str(hybrid.draft), "--speculative-num-draft-tokens", "16",
+        "--speculative-draft-model-path", str(hybrid.draft), "--speculative-num-draft-tokens", "16", "--enable-metrics",
     )  # fmt: skip
     try:
         running.wait_until_ready()
@@ -172,9 +172,22 @@ def test_http_answers_equal_plain_decoding(server, hybrid, engine):
 
 
 def test_server_names_the_algorithm(server):
-    info = server.get("/get_server_info")
+    info = json.loads(server.get("/get_server_info"))
     assert info["speculative_algorithm"] == "DDTREE"
     assert info["speculative_num_draft_tokens"] == 16
+
+
+def test_metrics_endpoint_publishes_the_counters(server, hybrid):
+    server.generate(hybrid.prompts[0])
+    values = dict(re.findall(r"^(ddtree_\w+?)(?:{.*?})? (\S+)$", server.get("/metrics"), re.MULTILINE))
+    assert float(values["ddtree_nodes"]) == 15
+    assert float(values["ddtree_accept_length"]) >= float(values["ddtree_accept_length_chain"]) >= 1
+    assert {
+        "ddtree_depth_hits",
+        "ddtree_truncated",
+        "ddtree_step_seconds_sum",
+        "ddtree_step_seconds_count",
+    } <= set(values)
 
 
 def test_openai_client_is_served(server):
