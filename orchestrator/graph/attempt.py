@@ -11,9 +11,9 @@ from typing import Any
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.context import Context, TimedOut
-from orchestrator.graph.fingerprint import Basis, digest
+from orchestrator.graph.fingerprint import Basis
 from orchestrator.graph.model import Cancelled, Evidence, Probe, State, TaskSpec
-from orchestrator.graph.reuse import Candidate, find_candidate
+from orchestrator.graph.reuse import Candidate, basis_of, find_candidate
 from orchestrator.graph.session import RunSession
 from orchestrator.store.process import who
 from orchestrator.store.records import TaskRecord
@@ -101,7 +101,7 @@ class Attempt:
     def _steps(self) -> None:
         if self._skipped_by_condition():
             return
-        basis = self._basis()
+        basis = basis_of(self.session, self.spec, self.context)
         self._candidate = None if self._forced else find_candidate(self.session, self.spec, self.record, basis)
         self.context.earlier = self._candidate.output if self._candidate and self._candidate.usable else None
         probe = self._probe(basis)
@@ -122,15 +122,6 @@ class Attempt:
             self._change(State.SKIPPED, step="", reason=reason, finished_at=self._now(), duration_s=self._duration())
             event("task.skipped", self.spec.key, reason=reason)
         return True
-
-    def _basis(self) -> Basis:
-        inputs = self.session.masked(dict(self.spec.action.inputs(self.context)))
-        results = {}
-        for key in self.spec.depends_on:
-            output = self.session.outputs.get(key)
-            action = self.session.plan.specs[key].action
-            results[key] = "skipped" if output is None else digest(dict(action.identity(output)))
-        return Basis(inputs, results)
 
     def _probe(self, basis: Basis) -> Probe:
         """Looks, and writes what was seen together with the fingerprint."""

@@ -75,9 +75,7 @@ class Context:
         document = self._session.masked(dict(data))
         with self._session.record() as event:
             event("fact", self._spec.key, kind=kind, key=key)
-            self._session.store.facts.add(
-                kind, key, document, self.host_name, self._session.run_id, self._spec.key
-            )
+            self._session.store.facts.add(kind, key, document, self.host_name, self._session.run_id, self._spec.key)
 
     def progress(self, text: str, done: float | None = None, total: float | None = None) -> None:
         """Shown live; of a quick sequence only some are kept, the last one (done == total) always."""

@@ -138,7 +138,8 @@ class TaskContext(Protocol):
 class Action:
     """What a task does; subclasses override what they need. Every method may be called again after a crash.
 
-    probe: looks, changes nothing. apply: makes it so, returns a JSON object that later tasks read.
+    probe: looks, changes nothing; when satisfied, its facts stand in for what apply returns.
+    apply: makes it so, returns a JSON object that later tasks read.
     verify: proves it from the outside and gives evidence. undo: takes apply back (only called after apply began).
     inputs: values on which the result depends; a change makes the task run again. changes: for `plan`.
     """
@@ -207,3 +208,6 @@ class TodoItem:
     state: State
     owner: str | None = None
     updated_at: datetime | None = None
+    reason: str = ""
+    depends_on: tuple[str, ...] = ()
+    bound: bool = False  # a task of a run: only the runner completes it

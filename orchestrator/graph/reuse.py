@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.graph.fingerprint import Basis, differences
-from orchestrator.graph.model import TaskSpec
+from orchestrator.graph.fingerprint import Basis, differences, digest
+from orchestrator.graph.model import TaskContext, TaskSpec
 from orchestrator.graph.session import RunSession
 from orchestrator.store.records import EvidenceRecord, TaskRecord
 
@@ -39,6 +39,17 @@ def find_candidate(session: RunSession, spec: TaskSpec, record: TaskRecord, basi
         return None
     evidence = store.evidence.get(earlier.evidence_id)
     return Candidate(earlier.output or {}, evidence, why_not(earlier, evidence, basis, store.clock()))
+
+
+def basis_of(session: RunSession, spec: TaskSpec, context: TaskContext) -> Basis:
+    """What the task's result depends on now: its inputs and the results of its dependencies."""
+    inputs = session.masked(dict(spec.action.inputs(context)))
+    results = {}
+    for key in spec.depends_on:
+        output = session.outputs.get(key)
+        action = session.plan.specs[key].action
+        results[key] = "skipped" if output is None else digest(dict(action.identity(output)))
+    return Basis(inputs, results)
 
 
 def why_not(earlier: TaskRecord, evidence: EvidenceRecord, basis: Basis, now: float) -> str:

@@ -122,6 +122,9 @@ class Scheduler:
             return
         spec = self.session.plan.specs[key]
         attempt = Attempt(self.session, spec, key in self.forced)
+        if attempt.record.state in DONE_STATES:  # a person skipped it meanwhile
+            self._done(key)
+            return
         give_up_at = time.monotonic() + spec.timeout_s + self.limits.grace_s
         self._running[key] = _Running(attempt, give_up_at)
         self._busy[lane] += 1

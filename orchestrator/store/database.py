@@ -89,6 +89,18 @@ class Database(ABC):
         for connection in idle:
             connection.close()
 
+    def vacuum(self) -> None:
+        """Rewrites the store without the space of removed rows."""
+        connection = self._take()
+        try:
+            connection.execute("VACUUM")
+        except Exception as error:
+            if self._is_driver_error(error):
+                raise self._failure(error) from error
+            raise
+        finally:
+            self._give_back(connection)
+
     @contextmanager
     def _transaction(self, writable: bool) -> Iterator[Transaction]:
         connection = self._begin(writable)

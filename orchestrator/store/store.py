@@ -20,13 +20,15 @@ from orchestrator.store.evidence import EvidenceStore
 from orchestrator.store.facts import Facts
 from orchestrator.store.failures import StoreCorruptError, store_failure
 from orchestrator.store.leases import Leases
+from orchestrator.store.notes import Notes
 from orchestrator.store.runs import Runs
 from orchestrator.store.sqlite import SqliteDatabase
 from orchestrator.store.tasks import Tasks
+from orchestrator.store.todos import Todos
 
 
 class Store:
-    """Runs, tasks, evidence, events, leases, artefacts and facts of one store. Safe to share between threads."""
+    """Everything that one store keeps, by kind. Safe to share between threads."""
 
     def __init__(self, database: Database, artifact_folder: Path, clock: Clock = time.time) -> None:
         self.database = database
@@ -38,6 +40,8 @@ class Store:
         self.leases = Leases(database, self.events, clock)
         self.artifacts = Artifacts(database, artifact_folder, clock)
         self.facts = Facts(database, clock)
+        self.todos = Todos(database, self.events, clock)
+        self.notes = Notes(database, self.events, clock)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
