@@ -175,7 +175,7 @@ def _measured(arm: ArmSummary, figure: str) -> str:
 
 
 def _notes(store: Store, run: RunRecord, outputs: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    notes = [
+    notes: list[Row] = [
         {"at": _time(note.at), "author": note.author, "kind": note.kind, "text": note.text}
         for note in store.notes.list()
     ]

@@ -14,7 +14,8 @@ from orchestrator.errors import UsageError
 class ServingResult:
     """One line of its result file, in this project's units: seconds and tokens per second.
 
-    Its TPOT leaves out the first token and so is what this project calls itl; its ITL is per token too.
+    Its TPOT leaves out the first token and so is what this project calls itl; its ITL, the gaps between
+    deliveries shared among the tokens each brought, is what this project calls token gap.
     accept_length is the server's life-time average, not this run's, and only shown as such.
     """
 
@@ -28,6 +29,7 @@ class ServingResult:
     ttft_p99_s: float
     itl_p50_s: float
     itl_p99_s: float
+    token_gap_p50_s: float
     e2e_p50_s: float
     accept_length_lifetime: float | None
 
@@ -66,8 +68,9 @@ def _one(raw: dict[str, Any], source: str) -> ServingResult:
         tok_s=float(raw["output_throughput"]),
         ttft_p50_s=raw["median_ttft_ms"] / 1e3,
         ttft_p99_s=raw["p99_ttft_ms"] / 1e3,
-        itl_p50_s=raw["median_itl_ms"] / 1e3,
-        itl_p99_s=raw["p99_itl_ms"] / 1e3,
+        itl_p50_s=raw["median_tpot_ms"] / 1e3,
+        itl_p99_s=raw["p99_tpot_ms"] / 1e3,
+        token_gap_p50_s=raw["median_itl_ms"] / 1e3,
         e2e_p50_s=raw["median_e2e_latency_ms"] / 1e3,
         accept_length_lifetime=raw.get("accept_length"),
     )
