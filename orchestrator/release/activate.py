@@ -54,23 +54,29 @@ class Activation:
         *,
         deadline_s: float,
         before_start: Callable[[], None] | None = None,
+        at: Callable[[str], None] = lambda _point: None,
         log: Log = lambda _line: None,
     ) -> Switched:
         """Arm, stop, change the drop-in, start. The caller proves the result, then calls confirm or back.
 
-        before_start runs while nothing serves (for example: wait until the GPU memory is free).
+        before_start runs while nothing serves (for example: wait until the GPU memory is free). `at` is told each point
+        that was passed: armed, stopped, defined, started.
         """
         token = self.deadman.arm(self.restore_plan(previous), previous.id, deadline_s)
         log(f"dead man's switch armed: {previous.id} returns in {deadline_s:g} s unless the new release is confirmed")
+        at("armed")
         started = time.monotonic()
         self.services.stop(self.unit)
         log(f"{self.unit} stopped")
+        at("stopped")
         if before_start is not None:
             before_start()
         self.apply_definition(target)
+        at("defined")
         self.services.start(self.unit)
         down = time.monotonic() - started
         self.store.point_current(target.id)
+        at("started")
         status = self.services.status(self.unit)
         log(f"{self.unit} started with {target.id} (pid {status.main_pid}) after {down:.1f} s")
         return Switched(target.id, previous.id, token, down, status)

@@ -34,6 +34,35 @@ def open_connection(settings: SshSettings) -> fabric.Connection:
     return connection
 
 
+def fetch_host_key(settings: SshSettings) -> tuple[str, paramiko.PKey]:
+    """(known_hosts name, key) that the host shows now, without logging in; jump hosts before it must be trusted."""
+    connection = _prepare(settings)
+    shown: list[tuple[str, paramiko.PKey]] = []
+
+    class Seen(Exception):
+        pass
+
+    class Show(paramiko.MissingHostKeyPolicy):
+        def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
+            shown.append((hostname, key))
+            raise Seen
+
+    bare = paramiko.SSHClient()  # knows no host, so every key is shown
+    bare.set_missing_host_key_policy(Show())
+    connection.client = bare
+    try:
+        connection.open()
+    except Seen:
+        return shown[0]
+    except HostError:
+        raise
+    except Exception as error:
+        raise _typed(settings, connection, error) from error
+    finally:
+        _close(connection)
+    raise HostUnreachable(f"host {settings.name!r} showed no key; check that sshd runs there.")
+
+
 def close_connection(connection: fabric.Connection) -> None:
     """Close a connection and the jump hosts below it, never raising."""
     _close(connection)

@@ -244,7 +244,8 @@ class SshTransport:
                 self._with_sftp(lambda sftp: upload.send(sftp, source, part, size), remote)
             except FileNotFoundError as error:
                 raise OrchestrateError(
-                    f"{remote} on host {self.host!r}: the folder {posixpath.dirname(remote)} does not exist; make it first."
+                    f"{remote} on host {self.host!r}: the folder {posixpath.dirname(remote)} does not exist; make "
+                    "it first."
                 ) from error
             if self._finish(part, remote, mode, digest, sudo):
                 return
