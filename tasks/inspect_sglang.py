@@ -34,6 +34,16 @@ class InspectSglang(Action):
         self._seen = identity(document["sglang"])
         return {name: document[name] for name in PARTS}
 
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Package, options, hooks, backends and GPUs; process ids, clocks and free memory may change."""
+        sglang, gpu = output["sglang"] or {}, output["hardware"]["gpu"]
+        names = ("version", "package_path", "dflash", "ddtree", "tree_backends", "hooks", "other_plugins", "flags")
+        facts = {name: sglang.get(name) for name in names}
+        given = (sglang.get("service") or {}).get("given")
+        gpus = [[g["name"], g["driver"], g["memory_bytes"]] for g in gpu["gpus"]]
+        fitting = [row["nodes"] for row in output["budgets"] if row["fits"]]
+        return {**facts, "given": given, "gpus": gpus, "arch": gpu["arch"], "fitting": fitting}
+
     def verify(self, ctx: TaskContext) -> Evidence:
         document = inspect_host(ctx.host.transport, ctx.host.config).document if not hasattr(self, "_seen") else None
         seen = self._seen if document is None else identity(document["sglang"])

@@ -22,6 +22,10 @@ class InspectVllm(Action):
         facts, _, servers = look(ctx.host.transport, Scope.of(ctx.host.config))
         return {"vllm": engine_part.vllm(ctx.host.transport, facts, servers)}
 
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        vllm = output["vllm"] or {}
+        return {name: vllm.get(name) for name in ("version", "package_path", "dflash", "port")}
+
     def verify(self, ctx: TaskContext) -> Evidence:
         found = self.apply(ctx)["vllm"]
         if found is None:

@@ -39,6 +39,9 @@ class MapRisks(Action):
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         return {"risks": [risk.to_json() for risk in map_risks(self.sources.document(ctx))]}
 
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"risks": sorted((risk["severity"], risk["id"]) for risk in output["risks"])}
+
     def verify(self, ctx: TaskContext) -> Evidence:
         risks = self.apply(ctx)["risks"]
         counts = {level: sum(r["severity"] == level for r in risks) for level in ("blocker", "high", "medium", "low")}
@@ -59,6 +62,9 @@ class Recommend(Action):
         risks = ctx.output(self.risks).get("risks", [])
         advice = recommend(document, risks)
         return {"recommendation": advice, "markdown": markdown({**document, "risks": risks, "recommendation": advice})}
+
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {name: output["recommendation"][name] for name in ("decision", "engine", "nodes")}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         advice = self.apply(ctx)["recommendation"]

@@ -9,11 +9,10 @@ from typing import Any
 
 from orchestrator.transport.base import Transport
 from tasks.inspecting import engine_hooks, sglang_source, vllm_source
-from tasks.inspecting.attention import AttentionFacts, read_attention
+from tasks.inspecting.attention import AttentionFacts
 from tasks.inspecting.flags import unknown_options
 from tasks.inspecting.probe import read_files
 from tasks.inspecting.serving import UNSUPPORTED, Serving, package_conflict, unused_copies
-from tasks.inspecting.sglang_options import read_options
 from tasks.inspecting.source import FolderTree, SourceTree
 from tasks.inspecting.system import read_limits
 
@@ -34,7 +33,8 @@ def sglang(
     wanted = [*sglang_source.FILES, *engine_hooks.source_files()]
     files = read_files(transport, path, wanted, sglang_source.GLOBS)
     version = (serving.package.get("version") if serves and serving else None) or None
-    document = describe_sglang(files.tree(), version, arch, hybrid)
+    found = sglang_source.read_sglang(files.tree(), version)
+    document = describe_sglang(files.tree(), found, arch, hybrid)
     plugins = [p for p in (serving.plugins if serves and serving else ()) if p["group"] == PLUGIN_GROUP]
     own = next((p for p in plugins if p["dist"].replace("-", "_") == "sglang_ddtree"), None)
     if document["ddtree"] == "none" and own:
@@ -50,18 +50,19 @@ def sglang(
     )
     if serves and serving:
         document["conflict"] = package_conflict(serving)
-        known = read_options(files.tree())
-        document["service"] = _service(serving, known)
+        document["service"] = _service(serving, found.options)
         document["flags"] = [
-            vars(s) for s in unknown_options(serving.launch_args, document["version"] or "0.5.23", known or None)
+            vars(s)
+            for s in unknown_options(serving.launch_args, document["version"] or "0.5.23", found.options or None)
         ]
-        document["backend_refusal"] = _backend_refusal(serving, read_attention(files.tree()), arch, hybrid)
+        document["backend_refusal"] = _backend_refusal(serving, found.attention, arch, hybrid)
     return document
 
 
-def describe_sglang(tree: SourceTree, version: str | None, arch: str | None, hybrid: bool) -> dict[str, Any]:
-    """Facts of one package for a GPU architecture and a model kind."""
-    found = sglang_source.read_sglang(tree, version)
+def describe_sglang(
+    tree: SourceTree, found: sglang_source.SglangSource, arch: str | None, hybrid: bool
+) -> dict[str, Any]:
+    """Facts of one package for a GPU architecture and a model kind, hook points included."""
     document = found.to_json()
     attention = document.pop("attention")
     return {
@@ -148,8 +149,10 @@ def folder_sglang(folder: Path) -> dict[str, Any] | None:
     path = _package_folder(folder, "sglang", "srt")
     if path is None:
         return None
-    document = describe_sglang(FolderTree(path), None, None, False)
-    attention = read_attention(FolderTree(path))
+    tree = FolderTree(path)
+    found = sglang_source.read_sglang(tree)
+    document = describe_sglang(tree, found, None, False)
+    attention = found.attention
     by_arch = {
         arch: {kind: attention.tree_backends(arch, kind == "hybrid") for kind in ("dense", "hybrid")}
         for arch in ARCHITECTURES

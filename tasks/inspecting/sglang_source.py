@@ -22,11 +22,12 @@ FILES = (
     "_version.py",
     "__init__.py",
     "srt/server_args.py",
+    "srt/arg_groups/speculative_hook.py",
     "srt/mem_cache/memory_pool.py",
     "srt/mem_cache/allocation_sizing.py",
 )
 GLOBS = (
-    "srt/arg_groups/*.py",
+    "srt/arg_groups/fields/*.py",
     "srt/speculative/*.py",
     "srt/plugins/*.py",
     "srt/layers/attention/attention_registry.py",
@@ -195,6 +196,8 @@ def native_ddtree(tree: SourceTree, algorithms: Iterable[str], options: dict[str
     if named:
         return ", ".join(sorted(named))
     for path in tree.names("srt/speculative/*.py"):
+        if "ddtree" not in (tree.text(path) or "").lower().replace("_", ""):
+            continue
         body = source.module(tree, path)
         for node in ast.walk(body) if body else ():
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and "ddtree" in node.name.lower().replace("_", ""):

@@ -66,7 +66,7 @@ class BundleTree:
         return sorted(name for name in self.files if fnmatch.fnmatch(name, pattern))
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=512)
 def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)

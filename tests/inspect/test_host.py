@@ -164,3 +164,22 @@ def test_a_host_without_python(tmp_path: Path) -> None:
 
     with pytest.raises(ProbeFailed, match="has no python3, which inspect needs"):
         host_facts(NoPython(), {})
+
+
+def test_a_process_that_changed_its_title(
+    transport: LocalTransport, start: Start, free_port: int, scratch: Path
+) -> None:
+    """The command line is gone; the environment is found through the modules that the process mapped."""
+    python, site = make_venv(scratch / "service")
+    package = make_package(site, "0.5.20")
+    native = site / "native.so"
+    native.write_bytes(Path(os.path.realpath(python)).read_bytes()[:65536])
+    code = (
+        f"import mmap, sys; f = open({str(native)!r}, 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); "
+        f"sys.argv += ['--port', '{free_port}']; import sglang.launch_server"
+    )
+    env = {"PYTHONPATH": str(site)}
+    start(["bash", "-c", f'exec -a sglang::server {python} -c "{code}"'], free_port, env=env)
+    found = inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]
+    assert found["package_path"] == str(package)
+    assert found["service"]["prefix"] == str(scratch / "service")

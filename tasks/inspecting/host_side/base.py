@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict
 
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.I)
-SECRET_FLAG = re.compile(r"^--?[\w-]*(api-?key|token|secret|password|credential)s?$", re.I)
+SECRET_FLAG = re.compile(r"^--?[\w-]*(api-?key|token|secret|password|credentials?)$", re.I)  # not "…-tokens"
 SECRET_ASSIGNMENT = re.compile(r"(?im)\b(\w*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL)\w*)=(\"[^\"]*\"|'[^']*'|[^\s;}\"']+)")
 SECRET_ARGUMENT = re.compile(r"(?i)(--?[\w-]*(?:api-?key|hf-token|secret|password))([= ]+)(\"[^\"]*\"|'[^']*'|\S+)")
 MASK = "***"

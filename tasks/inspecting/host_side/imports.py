@@ -19,9 +19,16 @@ SITE_PATTERNS = (
 Place = Tuple[str, str]  # (kind, folder) or (package, folder)
 
 
-def interpreter(argv: list[str], exe: str | None, env: dict[str, str]) -> tuple[str, str, bool]:
-    """(path of the interpreter as started, its prefix, whether that is a virtual environment)."""
-    started = argv[0] if os.path.basename(argv[0]).startswith("python") else exe or ""
+def interpreter(argv: list[str], exe: str | None, env: dict[str, str], mapped: list[str]) -> tuple[str, str, bool]:
+    """(path of the interpreter as started, its prefix, whether that is a virtual environment).
+
+    A process that changed its title has lost its command line: the environment from which it mapped modules stands in.
+    """
+    titled = not os.path.basename(argv[0]).startswith("python")
+    environments = [prefix for prefix in mapped if read(os.path.join(prefix, "pyvenv.cfg")) is not None]
+    if titled and environments:
+        return os.path.join(environments[0], "bin", "python"), environments[0], True
+    started = (exe or "") if titled else argv[0]
     if started and not os.path.isabs(started):
         folders = (env.get("PATH") or os.defpath).split(os.pathsep)
         candidates = [os.path.join(folder, started) for folder in folders]
@@ -167,9 +174,9 @@ def entry_points(text: str) -> list[Facts]:
     return found
 
 
-def python_facts(argv: list[str], exe: str | None, cwd: str | None, env: dict[str, str]) -> Facts:
+def python_facts(argv: list[str], exe: str | None, cwd: str | None, env: dict[str, str], mapped: list[str]) -> Facts:
     """What a serving python process imports, and what is installed in its environment."""
-    started, prefix, venv = interpreter(argv, exe, env)
+    started, prefix, venv = interpreter(argv, exe, env, mapped)
     places, finders = search_path(argv, cwd or "", env, prefix, venv)
     versions, plugins = distributions([folder for _, folder in places if folder])
     packages = {}

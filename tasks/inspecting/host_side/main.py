@@ -14,6 +14,7 @@ import re
 import sys
 import time
 import zlib
+from typing import Any
 
 from tasks.inspecting.host_side.base import Facts, collect, mask_text, read, start_command
 from tasks.inspecting.host_side.machine import GPU_COMMANDS, ROOTS, UNIT_KEYS, copies, server_info, system_facts
@@ -43,13 +44,23 @@ def probe(options: Facts) -> Facts:
         if data is not None:
             info = {"port": port, "data": data}
             break
-    roots = list(options.get("roots") or ROOTS) + list(options.get("extra_roots", []))
-    folders = [item["cwd"] for item in processes["servers"] if item["cwd"] not in (None, "/")]
-    existing = [root for root in dict.fromkeys(roots + folders) if os.path.isdir(root)]
-    found, cut = copies(existing, started + seconds)
+    own = [*options.get("extra_roots", []), *(item["cwd"] for item in processes["servers"])]
+    found, cut = search([own, list(options.get("roots") or ROOTS)], started + seconds)
     facts: Facts = {"processes": processes, "commands": texts, "system": system, "server_info": info}
     facts.update(copies=found, copies_truncated=cut, seconds=round(time.monotonic() - started, 3))
     return facts
+
+
+def search(groups: list[list[str | None]], deadline: float) -> tuple[list[Facts], bool]:
+    """Copies below each group of roots, the likely ones first, and whether the time ran out."""
+    found: dict[str, Facts] = {}
+    for group in groups:
+        roots = [root for root in dict.fromkeys(group) if root and root != "/" and os.path.isdir(root)]
+        more, cut = copies(roots, deadline)
+        found.update((copy["path"], copy) for copy in more)
+        if cut:
+            return list(found.values()), True
+    return sorted(found.values(), key=lambda copy: str(copy["path"])), False
 
 
 def candidate_ports(options: Facts, processes: Facts) -> list[int]:
@@ -62,26 +73,30 @@ def candidate_ports(options: Facts, processes: Facts) -> list[int]:
 
 
 def files(options: Facts) -> Facts:
-    root, globs = options["root"], options.get("globs", [])
-    names, listing = list(options.get("files", [])), []
-    for folder, _, contents in os.walk(root):
-        inner = os.path.relpath(folder, root)
-        paths = [name if inner == "." else os.path.join(inner, name) for name in sorted(contents)]
-        names += [path for path in paths if any(fnmatch.fnmatch(path, pattern) for pattern in globs)]
-        if inner == "." and options.get("listing"):
-            sizes = [(name, os.path.join(folder, name)) for name in sorted(contents)]
-            listing = [[name, os.path.getsize(path)] for name, path in sizes if os.path.exists(path)]
-        if not globs:
-            break
-    texts: dict[str, str] = {}
-    for name in dict.fromkeys(names):
-        text = read(os.path.join(root, name), int(options.get("max_bytes", 2 << 20)))
-        if text is not None:
-            texts[name] = text
+    root = options["root"]
+    names = [*options.get("files", []), *(name for glob in options.get("globs", []) for name in matches(root, glob))]
+    names = list(dict.fromkeys(names))
+    limit = int(options.get("max_bytes", 2 << 20))
+    found = {name: read(os.path.join(root, name), limit) for name in names}
+    texts = {name: text for name, text in found.items() if text is not None}
     answer: Facts = {"root": root, "exists": os.path.isdir(root), "readable": os.access(root, os.R_OK | os.X_OK)}
     answer["packed"] = base64.b64encode(zlib.compress(json.dumps(texts).encode(), 6)).decode()
-    answer.update(missing=[name for name in dict.fromkeys(names) if name not in texts], listing=listing)
+    answer["missing"] = [name for name in names if name not in texts]
+    answer["listing"] = sizes(root) if options.get("listing") and answer["readable"] else []
     return answer
+
+
+def matches(root: str, glob: str) -> list[str]:
+    """Files below the root that match a pattern; only the folder before its first star is walked."""
+    start = os.path.join(root, glob.split("*", 1)[0].rpartition("/")[0])
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(start) for name in names]
+    return sorted(path for path in (os.path.relpath(p, root) for p in paths) if fnmatch.fnmatch(path, glob))
+
+
+def sizes(root: str) -> list[list[Any]]:
+    """[name, bytes] of every file directly in the root; links count with the size of what they lead to."""
+    paths = [(name, os.path.join(root, name)) for name in sorted(os.listdir(root))]
+    return [[name, os.path.getsize(path)] for name, path in paths if os.path.isfile(path)]
 
 
 def main() -> None:

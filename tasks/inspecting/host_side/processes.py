@@ -118,14 +118,17 @@ def environment(pid: int) -> dict[str, str] | None:
     return {name: MASK if SECRET_NAME.search(name) else value for name, value in pairs if KEPT_ENV.match(name)}
 
 
-def mapped_packages(pid: int) -> list[str]:
-    """Folders of engine packages from which a process mapped shared objects."""
-    roots = set()
+def mapped_folders(pid: int) -> tuple[list[str], list[str]]:
+    """(folders of engine packages, prefixes of environments) from which a process mapped shared objects."""
+    packages, prefixes = set(), []
     for line in (read(f"/proc/{pid}/maps", 16 << 20) or "").splitlines():
-        match = re.search(r"(/\S*?/(?:sglang|vllm))/", line)
-        if match:
-            roots.add(match.group(1))
-    return sorted(roots)
+        package = re.search(r"(/\S*?/(?:sglang|vllm))/", line)
+        if package:
+            packages.add(package.group(1))
+        prefix = re.search(r"(/\S*?)/lib(?:64)?/python3\.\d+/site-packages/", line)
+        if prefix and prefix.group(1) not in prefixes:
+            prefixes.append(prefix.group(1))
+    return sorted(packages), prefixes
 
 
 def server_facts(facts: Facts, table: dict[int, Facts], sockets: dict[str, int]) -> Facts:
@@ -133,11 +136,12 @@ def server_facts(facts: Facts, table: dict[int, Facts], sockets: dict[str, int])
     pid = facts["pid"]
     env = environment(pid)
     children = [p for p in table if table[p]["ppid"] == pid]
-    maps = sorted({root for p in [pid, *children] for root in mapped_packages(p)})
+    own, prefixes = mapped_folders(pid)
+    maps = sorted({*own, *(root for child in children for root in mapped_folders(child)[0])})
     found = dict(facts, env=env, ports=ports_of(pid, sockets), maps=maps, children=children)
     found["limits"] = read(f"/proc/{pid}/limits")
     if facts["engine"] in ("sglang", "vllm"):
-        found["python"] = python_facts(facts["argv"], facts["exe"], facts["cwd"], env or {})
+        found["python"] = python_facts(facts["argv"], facts["exe"], facts["cwd"], env or {}, prefixes)
     found["argv"] = mask_argv(facts["argv"])
     return found
 
