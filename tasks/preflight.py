@@ -9,6 +9,7 @@ from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from tasks.inspecting import Scope, hardware_part
 from tasks.inspecting.inspection import look
+from tasks.inspecting.nvidia import Gpu, read_gpus
 
 
 class AcceleratorFree(Action):
@@ -22,17 +23,16 @@ class AcceleratorFree(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         facts, _, servers = look(ctx.host.transport, Scope.of(ctx.host.config))
-        hardware = hardware_part.read(facts, servers)
-        foreign = hardware["foreign_gpu_processes"]
+        accelerators = read_gpus(facts["commands"])
+        foreign = hardware_part.foreign(facts, servers)
         if foreign:
             raise OrchestrateError(
                 f"{len(foreign)} foreign job(s) hold GPU memory on {ctx.host.name!r}: {_names(foreign)}; wait for them or "
                 "stop them yourself, then run again."
             )
-        gpus = hardware["gpu"].get("gpus", [])
-        if gpus:
-            ctx.fact("gpu", ctx.host.name, {"gpus": gpus})
-        return {"gpus": len(gpus), "state": hardware["gpu"].get("state"), "servers": len(servers)}
+        if accelerators.gpus:
+            ctx.fact("gpu", ctx.host.name, {"gpus": [_shown(gpu) for gpu in accelerators.gpus]})
+        return {"gpus": len(accelerators.gpus), "state": accelerators.state, "servers": len(servers)}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("accelerator-free")
@@ -42,6 +42,15 @@ class AcceleratorFree(Action):
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
         return {"gpus": output.get("gpus")}
+
+
+def _shown(gpu: Gpu) -> dict[str, Json]:
+    mib = 1 << 20
+    return {
+        "index": gpu.index, "name": gpu.name, "memory_total_mib": gpu.memory_bytes // mib,
+        "memory_used_mib": (gpu.memory_bytes - gpu.free_bytes) // mib, "util": gpu.utilisation,
+        "sm_clock_mhz": gpu.clock_mhz,
+    }  # fmt: skip
 
 
 def _names(processes: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Prompt sets: JSONL with id, category and prompt (or messages), or plain text with one prompt a line."""
+"""Prompt sets: JSONL with id, category and prompt, text or messages, or plain text with one prompt a line."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def _from_json(line: str, where: str) -> Prompt:
         raise UsageError(f"{where} is not JSON ({exc}); one object per line is expected.") from exc
     if not isinstance(raw, dict) or "id" not in raw:
         raise UsageError(f"{where} has no id; each prompt needs id, category and prompt or messages.")
-    kinds = [key for key in ("prompt", "messages", "input_ids") if raw.get(key)]
+    kinds = [key for key in ("prompt", "text", "messages", "input_ids") if raw.get(key)]
     if len(kinds) != 1:
-        raise UsageError(f"{where} must have exactly one of prompt, messages and input_ids.")
+        raise UsageError(f"{where} must have exactly one of prompt (or text), messages and input_ids.")
     return Prompt(
         id=str(raw["id"]),
         category=str(raw.get("category", "default")),
-        text=str(raw["prompt"]) if kinds == ["prompt"] else None,
+        text=str(raw[kinds[0]]) if kinds[0] in ("prompt", "text") else None,
         messages=tuple(raw["messages"]) if kinds == ["messages"] else None,
         input_ids=tuple(int(i) for i in raw["input_ids"]) if kinds == ["input_ids"] else None,
     )

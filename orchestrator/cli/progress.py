@@ -55,7 +55,7 @@ class RunProgress:
 
     def __call__(self, event: Event) -> None:
         kind, key, data = event.kind, event.task_key or "", event.data
-        if kind == "run.created":
+        if kind in ("run.started", "run.resumed"):
             self._say(f"run {event.run_id}: {len(self._contents)} tasks; log: orchestrate logs {event.run_id} -f")
         elif kind == "task.claimed":
             self._claimed(key)
