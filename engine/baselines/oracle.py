@@ -1,0 +1,106 @@
+"""Acceptance of the chain and of trees of every budget, from the target's own greedy text and draft passes.
+
+At temperature 0 a tree accepts exactly the longest prefix of the target's greedy continuation that lies in it,
+so no tree engine is needed to know what one would accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .baseline import AnchorData, PromptRecord
+from .draft import DraftModel
+from .target import TargetModel
+from .tree import TreePolicy, best_first, chain_length, entry_numbers
+
+LOGIT_BYTES = 256 << 20
+UNKNOWN_SLACK = 99.0
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """A draft's candidates behind each anchor: log_probs, ids [anchors, block - 1, k], best first."""
+
+    log_probs: np.ndarray
+    ids: np.ndarray
+
+
+def continuation_length(new_tokens: int, block: int) -> int:
+    """Greedy tokens that must be known: the last step may reach beyond the asked-for text."""
+    return new_tokens + block
+
+
+@torch.no_grad()
+def propose(target: TargetModel, draft: DraftModel, context: torch.Tensor, tokens: Sequence[int],
+            positions: Sequence[int], k: int) -> Proposals:
+    """Run the draft for blocks whose newest token is ``tokens[i]`` at position ``positions[i]``."""
+    width = draft.config.block_size
+    chunk = max(1, LOGIT_BYTES // (4 * (width - 1) * target.vocab))
+    log_probs, ids = [], []
+    for start in range(0, len(tokens), chunk):
+        block = torch.full((len(tokens[start:start + chunk]), width), draft.config.mask_token_id)
+        block[:, 0] = torch.tensor(list(tokens[start:start + chunk]))
+        anchors = torch.tensor(list(positions[start:start + chunk]), device=context.device)
+        hidden = draft.blocks(context, target.embed(block).to(context.dtype), anchors)
+        logits = target.head(hidden[:, 1:])
+        best, indices = torch.topk(logits - logits.logsumexp(-1, keepdim=True), min(k, logits.shape[-1]), dim=-1)
+        log_probs.append(best.cpu().numpy())
+        ids.append(indices.cpu().numpy())
+    return Proposals(np.concatenate(log_probs), np.concatenate(ids))
+
+
+def measure(target: TargetModel, draft: DraftModel, prompt_id: str, category: str, prompt: Sequence[int],
+            greedy: Sequence[int], new_tokens: int, budgets: Sequence[int], policy: TreePolicy) -> PromptRecord:
+    """Everything a baseline says about one prompt; ``greedy`` is longer than ``new_tokens`` by the block."""
+    ids = [*prompt, *greedy]
+    features, logits = target.read(ids, draft.config.taps, len(prompt) - 1)
+    anchors = range(new_tokens)
+    context = draft.context(features.to(next(iter(draft.weights.values())).dtype))
+    proposals = propose(target, draft, context, greedy[:new_tokens], [len(prompt) + j for j in anchors], policy.k)
+    continuations = [list(greedy[j + 1 : j + draft.config.block_size]) for j in anchors]
+    data = _anchor_data(proposals, continuations, budgets, policy)
+    record = PromptRecord(
+        id=prompt_id, category=category, prompt_ids=list(prompt), greedy_ids=list(greedy[:new_tokens]),
+        margins=_margins(logits[:-1], greedy), anchors=data,
+        accept={mode: data.steps(mode, new_tokens) for mode in ("chain", *map(str, budgets))},
+    )
+    return record
+
+
+def _margins(logits: torch.Tensor, greedy: Sequence[int]) -> list[float]:
+    """How far each greedy token's logit is above the best other one; negative where one pass disagrees."""
+    chosen = torch.tensor(list(greedy), device=logits.device)[:, None]
+    mine = logits.gather(1, chosen)[:, 0]
+    other = logits.scatter(1, chosen, float("-inf")).max(-1).values
+    return [round(value, 5) for value in (mine - other).tolist()]
+
+
+def _anchor_data(proposals: Proposals, continuations: list[list[int]], budgets: Sequence[int],
+                 policy: TreePolicy) -> AnchorData:
+    entered, scores, chain, chain_slack = [], [], [], []
+    cutoffs: dict[str, list[float]] = {str(budget): [] for budget in budgets}
+    for log_probs, ids, wanted in zip(proposals.log_probs, proposals.ids, continuations, strict=True):
+        entries = best_first(log_probs, max(budgets, default=1), policy)
+        path = entry_numbers(entries, ids, wanted)
+        entered.append(path)
+        scores.append([round(float(entries[number].score), 5) for number in path])
+        chain.append(1 + chain_length(ids[:, 0].tolist(), wanted))
+        chain_slack.append(_chain_slack(log_probs, ids, wanted, chain[-1] - 1))
+        for budget in budgets:
+            lowest = min((float(entry.score) for entry in entries[1 : budget + 1]), default=0.0)
+            cutoffs[str(budget)].append(round(lowest, 5))
+    return AnchorData(entered, scores, chain, chain_slack, cutoffs)
+
+
+def _chain_slack(log_probs: np.ndarray, ids: np.ndarray, wanted: list[int], confirmed: int) -> float:
+    """The smallest log-probability gap that decided how long the chain was accepted."""
+    gaps = [float(row[0] - row[1]) for row in log_probs[:confirmed] if len(row) > 1]
+    if confirmed < len(wanted):
+        ranks = np.flatnonzero(ids[confirmed] == wanted[confirmed])
+        if len(ranks):
+            gaps.append(float(log_probs[confirmed][0] - log_probs[confirmed][ranks[0]]))
+    return round(min(gaps, default=UNKNOWN_SLACK), 5)
