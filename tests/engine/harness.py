@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-ROOT = Path(os.environ.get("ENGINE_TEST_MODELS") or Path(__file__).resolve().parents[2] / "engine" / "models")
+ENGINE = Path(__file__).resolve().parents[2] / "engine"
+ROOT = Path(os.environ.get("ENGINE_TEST_MODELS") or ENGINE / "models")
 
 # Starts of everyday Python, so that the shipped pairs (trained on Python text) have something to say.
 PROMPTS = (
@@ -266,3 +267,9 @@ def publish(args: Any) -> None:
         runtime_context.publish(args, role="scheduler", ranks=ranks)
     else:
         runtime_context.publish(args, role="scheduler")
+
+
+def source_environment() -> dict[str, str]:
+    """The environment of a child that imports the engine from source and the sglang of this process."""
+    folders = [os.environ.get("ENGINE_SGLANG_TREE", ""), str(ENGINE), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(f for f in folders if f)}

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import source_environment
 from sglang_ddtree import compat, hooks
 from sglang_ddtree.algo import refusals, resolve_args
 from sglang_ddtree.config import DDTreeConfig
@@ -174,20 +175,10 @@ def test_hooks_command_prints_one_json_document():
         [sys.executable, "-W", "ignore", "-c", code.format(["hooks", "--json"])],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env=source_environment(),
     )
     document = json.loads(done.stdout)
     assert done.returncode == 0
     assert document["ok"]
     assert len(document["hooks"]) == len(hooks.HOOKS)
-
-
-def source_environment() -> dict[str, str]:
-    """The environment of a child that imports the engine from source and the sglang of this process."""
-    import os
-
-    from conftest import ENGINE
-
-    folders = [os.environ.get("ENGINE_SGLANG_TREE", ""), str(ENGINE), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(f for f in folders if f)}

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 import sglang_cpu.hook
-from conftest import ENGINE
+from harness import ENGINE, source_environment
 from sglang_cpu import environment, versions
 from sglang_cpu.patches import PATCHES
-from test_arguments import source_environment
 
 
 def child(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -20,7 +19,7 @@ def child(code: str, **env: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**source_environment(), **env},
     )
 
@@ -30,7 +29,7 @@ def test_doctor_finds_every_patch_applied():
         [sys.executable, "-W", "ignore", "-m", "sglang_cpu", "doctor"],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         env=source_environment(),
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ENGINE
-from harness import NEW_TOKENS, Engine, Pair
+from harness import ENGINE, NEW_TOKENS, Engine, Pair
 
 PACKAGES = ("sglang_cpu", "sglang_ddtree")
 
@@ -104,7 +103,7 @@ class Server:
                 command, stdout=out, stderr=subprocess.STDOUT, env=clean_environment(), start_new_session=True
             )
 
-    def wait_until_ready(self, seconds: float = 180) -> None:
+    def wait_until_ready(self, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log.read_text()[-3000:]
@@ -116,7 +115,7 @@ class Server:
         raise AssertionError(f"The server was not ready after {seconds} s: {self.log.read_text()[-3000:]}")
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return answer.read().decode()
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -126,7 +125,7 @@ class Server:
             {"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=600) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -212,7 +211,7 @@ def test_a_refused_argument_stops_the_start_with_one_sentence(installed_python, 
         "--speculative-draft-model-path", str(hybrid.draft), "--speculative-num-draft-tokens", "8",
     )  # fmt: skip
     try:
-        assert running.process.wait(timeout=120) != 0
+        assert running.process.wait(timeout=600) != 0
     finally:
         if running.process.poll() is None:
             running.stop()
