@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from tasks.inspecting import Scope, inspect_host
 from tests.inspect.conftest import LocalTransport, Start, make_package, make_venv
 
-ARGS = ["--model-path", "/nowhere/model", "--speculative-algorithm", "DFLASH", "--api-key", "sk-live-1"]
+ARGS = ["--model-path", "/nowhere/model", "--speculative-algorithm", "DFLASH", "--speculative-num-draft-tokens", "16"]
+ARGS += ["--api-key", "sk-live-1"]
 
 
 def launch(python: Path, port: int) -> list[str]:
@@ -49,7 +51,8 @@ def test_site_packages_of_the_service_wins(
     assert (found["package_kind"], found["version"]) == ("site-packages", "0.5.20")
     assert found["service"]["pid"] == process.pid
     assert found["service"]["algorithm"] == "DFLASH"
-    unused = {copy["path"]: copy["version"] for copy in found["unused_copies"]}
+    here = [copy for copy in found["unused_copies"] if copy["path"].startswith(str(scratch))]
+    unused = {copy["path"]: copy["version"] for copy in here}
     assert unused == {str(crowded[k]): v for k, v in (("other", "0.5.16"), ("checkout", "0.5.11"), ("user", "0.5.23"))}
 
 
@@ -130,10 +133,12 @@ def test_secrets_stay_on_the_host(transport: LocalTransport, start: Start, free_
     python, site = make_venv(scratch / "service")
     make_package(site, "0.5.20")
     start(launch(python, free_port), free_port, env={"HF_TOKEN": "hf-secret-2", "SGLANG_API_KEY": "sk-live-1"})
-    answer = json.dumps(inspect_host(transport, scope(scratch, free_port)).to_json())
+    document = inspect_host(transport, scope(scratch, free_port)).to_json()
+    answer = json.dumps(document)
     assert "sk-live-1" not in answer
     assert "hf-secret-2" not in answer
     assert "***" in answer
+    assert document["sglang"]["service"]["given"]["speculative_num_draft_tokens"] == "16"  # tokens are no secret
 
 
 def test_nothing_changes_on_the_host(
@@ -183,3 +188,18 @@ def test_a_process_that_changed_its_title(
     found = inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]
     assert found["package_path"] == str(package)
     assert found["service"]["prefix"] == str(scratch / "service")
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root to become another user")
+def test_a_login_without_rights_says_what_it_could_not_see(start: Start, free_port: int, scratch: Path) -> None:
+    python, site = make_venv(scratch / "service")
+    make_package(site, "0.5.20")
+    start(launch(python, free_port), free_port)
+
+    class Nobody(LocalTransport):
+        def run(self, argv, **options):  # type: ignore[no-untyped-def]
+            return super().run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *argv], **options)
+
+    document = inspect_host(Nobody(), scope(scratch, free_port)).to_json()
+    assert any("belong to another user" in note for note in document["not_seen"])
+    assert "sk-live-1" not in json.dumps(document)
