@@ -78,14 +78,17 @@ class Attempt:
         self.context.abandon()
         self.context.drop_host()
         error = TimedOut(f"it took longer than {self.spec.timeout_s:g} s and did not stop when told to")
+        store = self.session.store
         with self.session.record() as event:
-            self.record = self.session.store.tasks.get(self.session.run_id, self.spec.key)
-            if self.record.state is not State.IN_PROGRESS:
+            # Not kept as self.record: the hanging thread must find its own version outdated, should it come back.
+            task = store.tasks.get(self.session.run_id, self.spec.key)
+            if task.state is not State.IN_PROGRESS:
                 return AttemptResult(self.spec.key, End.GIVEN_UP, error)
-            began = self.record.step in (APPLYING, APPLIED)
-            state = State.UNKNOWN if began else State.FAILED
-            self._change(state, reason=str(error), finished_at=self._now(), duration_s=self._duration())
-            event(f"task.{state}", self.spec.key, reason=str(error))
+            state = State.UNKNOWN if task.step in (APPLYING, APPLIED) else State.FAILED
+            store.tasks.change(
+                task, state, reason=str(error), claimed_by=None, finished_at=self._now(), duration_s=self._duration()
+            )
+            event(f"task.{state}", self.spec.key, reason=str(error), step=task.step)
         return AttemptResult(self.spec.key, End.FAILED, TaskFailed(f"task {self.spec.key}: {error}"))
 
     # The way forward
@@ -157,6 +160,7 @@ class Attempt:
         with self.session.record() as event:
             self._change(State.IN_PROGRESS, step=APPLIED, output_json=kept)
             event(kind, self.spec.key, output=kept)
+        self.session.outputs[self.spec.key] = kept
 
     def _verify(self, probe: Probe) -> None:
         evidence = self.spec.action.verify(self.context)

@@ -19,6 +19,7 @@ class RunRow(SQLModel, table=True):
     """One execution of a graph on a host."""
 
     __tablename__ = "runs"
+    __table_args__ = (Index("runs_by_graph", "graph", "host", "created_at"), Index("runs_by_time", "created_at"))
 
     id: str = Field(primary_key=True)
     graph: str

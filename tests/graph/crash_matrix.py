@@ -102,8 +102,7 @@ def try_point(graph: GraphSpec, template: Path, point: int, expected: int, wante
         killed = in_child(lambda: execute(graph, folder, Bomb(point), resume=False))
         if killed != -signal.SIGKILL:
             return [f"the process was not killed but ended with {killed}"]
-        started = run_exists(folder)
-        code = in_child(lambda: execute(graph, folder, Bomb(None), resume=started))
+        code = go_on(graph, folder)
         found = end_state(folder)
         problems = [] if code == expected else [f"resume ended with {code}, not {expected}"]
         problems += [
@@ -146,9 +145,13 @@ def broken_promises(folder: Path) -> list[str]:
     return problems
 
 
-def run_exists(folder: Path) -> bool:
+def go_on(graph: GraphSpec, folder: Path) -> int:
+    """What a person does next: nothing for a run that had ended, else resume it, or start it if nothing was stored."""
     with open_store(f"sqlite:///{folder}/state.db") as store:
-        return bool(store.runs.list())
+        runs = store.runs.list()
+    if runs and runs[0].exit_code is not None:
+        return runs[0].exit_code
+    return in_child(lambda: execute(graph, folder, Bomb(None), resume=bool(runs)))
 
 
 def fresh(template: Path, folder: Path) -> Path:

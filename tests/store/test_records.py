@@ -17,12 +17,17 @@ from orchestrator.store.tasks import StaleTask
 from tests.store.conftest import add_run
 
 
-def test_a_transaction_is_all_or_nothing(store: Store) -> None:
-    add_run(store)
-    with pytest.raises(ZeroDivisionError), store.transaction():
+def begin_and_fail(store: Store) -> None:
+    with store.transaction():
         store.events.append("r1", None, "x")
         store.tasks.change(store.tasks.get("r1", "a"), State.IN_PROGRESS)
-        1 / 0  # noqa: B018
+        raise ZeroDivisionError
+
+
+def test_a_transaction_is_all_or_nothing(store: Store) -> None:
+    add_run(store)
+    with pytest.raises(ZeroDivisionError):
+        begin_and_fail(store)
     assert store.events.count() == 0
     assert store.tasks.get("r1", "a").state is State.PENDING
 
