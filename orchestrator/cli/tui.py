@@ -5,11 +5,15 @@ from __future__ import annotations
 import click
 
 from orchestrator.cli.context import Cli, command_options
-from orchestrator.tui.launch import open_tui
 
 
 @click.command(help="Live view of a run (default: the active or newest one); closing it never stops the run.")
 @click.argument("run_id", metavar="[RUN]", required=False)
+@click.option("--plain", is_flag=True, help="The same information as lines, for a screen reader or a pipe.")
 @command_options
-def tui(cli: Cli, run_id: str | None) -> int:
+def tui(cli: Cli, run_id: str | None, plain: bool) -> int:
+    from orchestrator.tui.launch import open_plain, open_tui
+
+    if plain:
+        return open_plain(cli.store_url, run_id)
     return open_tui(cli.store_url, run_id, cli.hosts_file, no_color=cli.out.no_color)

@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from textual import on
-from textual.app import App, ComposeResult
+from textual import on, work
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import NoColor
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Static
 
+from orchestrator.errors import OrchestrateError
 from orchestrator.tui import feed as feeding
+from orchestrator.tui import reasons
+from orchestrator.tui.actions import ACTIONS
+from orchestrator.tui.benchreading import BenchReading
+from orchestrator.tui.dialogs import HelpScreen
 from orchestrator.tui.eta import Durations
 from orchestrator.tui.feed import Feed
-from orchestrator.tui.look import NO_COLOUR, OWN_THEMES, Look
+from orchestrator.tui.look import NO_COLOUR, OFFERED, OWN_THEMES, Look
 from orchestrator.tui.model import Reading
+from orchestrator.tui.operate import CommandEnded, Operator, save_log
 from orchestrator.tui.pages.header import header
+from orchestrator.tui.pages.help import help_groups
 from orchestrator.tui.prefs import Prefs
+from orchestrator.tui.process import Program
 from orchestrator.tui.views.base import View
+from orchestrator.tui.views.bench import BenchView
+from orchestrator.tui.views.history import HistoryView
+from orchestrator.tui.views.host import HostView
+from orchestrator.tui.views.roadmap import RoadmapView
 from orchestrator.tui.views.run import RunView
+from orchestrator.tui.views.todo import TodoView
 from orchestrator.tui.widgets.bars import Header, TabLine
+from orchestrator.tui.widgets.logview import LogView
+from orchestrator.tui.words import one_line
 
 SILENT_S = 5.0  # without an answer from the store for so long, the screen says so
 
-VIEWS = (("run", "1", "Run"),)
+VIEWS = (
+    ("run", "1", "Run"),
+    ("host", "2", "Host"),
+    ("bench", "3", "Bench"),
+    ("roadmap", "4", "Roadmap"),
+    ("history", "5", "History"),
+    ("todo", "6", "To-do"),
+)
+LISTING = ("history", "todo")  # views that show more of the store than one run
+Severity = Literal["information", "warning", "error"]
 
 
 class FromFeed(Message):
@@ -44,9 +69,13 @@ class OrchestrateApp(App[int]):
     CSS_PATH = "app.tcss"
     TITLE = "orchestrate"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"view('{name}')", title, show=False) for name, key, title in VIEWS),
+        *(Binding(key, f"act('{name}')", title, show=False) for name, (key, title, _) in ACTIONS.items()),
+        Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        Binding("z", "zoom", "Zoom the part in use", show=False),
         Binding("colon", "command_palette", "Commands", show=False, key_display=":"),
         Binding("ctrl+t", "next_theme", "Next theme", show=False),
     ]
@@ -73,11 +102,15 @@ class OrchestrateApp(App[int]):
         self.first_view = view or prefs.view
         self.reading = Reading()
         self.durations = Durations()
-        self.verdict = "none yet"
+        self.bench = BenchReading()
+        self.operator = Operator(self, Program(hosts_file, store_url))
         self.feed = Feed(store_url, run_id, self._post)
         self.head = Header(self.look, id="header")
         self.tabs = TabLine(self.look, VIEWS, id="tabs")
         self.run_view = RunView(self.look, id="run")
+        self.run_view.share, self.run_view.log_view.wrapped = prefs.share, prefs.wrap
+        self.history_view = HistoryView(self.look, id="history")
+        self.roadmap_view = RoadmapView(self.look, id="roadmap")
         self._trouble = ""
         self._filters.append(_StripColour(self))
 
@@ -95,6 +128,11 @@ class OrchestrateApp(App[int]):
         yield self.tabs
         with ContentSwitcher(id="views", initial="run"):
             yield self.run_view
+            yield HostView(self.look, id="host")
+            yield BenchView(self.look, id="bench")
+            yield self.roadmap_view
+            yield self.history_view
+            yield TodoView(self.look, id="todo")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -106,6 +144,7 @@ class OrchestrateApp(App[int]):
     def on_unmount(self) -> None:
         self.prefs.theme = self.theme if self.theme != NO_COLOUR else self.prefs.theme
         self.prefs.view = self.tabs.active
+        self.prefs.share, self.prefs.wrap = self.run_view.share, self.run_view.log_view.wrapped
         self.prefs.save()
         self.feed.stop()
 
@@ -119,7 +158,7 @@ class OrchestrateApp(App[int]):
     def _from_feed(self, message: FromFeed) -> None:
         content, now = message.content, self.clock()
         if isinstance(content, feeding.Update):
-            self.reading, self.durations = content.reading, content.durations
+            self.reading, self.durations, self.bench = content.reading, content.durations, content.bench
             for view in self.views:
                 view.show(content, now)
             self._show_head(now)
@@ -130,12 +169,16 @@ class OrchestrateApp(App[int]):
         elif isinstance(content, feeding.Lists):
             for view in self.views:
                 view.show_lists(content, now)
+        elif isinstance(content, feeding.Comparison):
+            self.history_view.show_comparison(content)
+        elif isinstance(content, feeding.Roadmap):
+            self.roadmap_view.show_roadmap(content)
         else:
             self._trouble = content.sentence
             self._show_banner()
 
     def _show_head(self, now: float) -> None:
-        self.head.show(header(self.reading, self.durations, self.verdict, now))
+        self.head.show(header(self.reading, self.durations, self.bench.sentence, now))
 
     def _show_banner(self) -> None:
         silent = time.monotonic() - self.feed.beat
@@ -161,6 +204,91 @@ class OrchestrateApp(App[int]):
     def _want_detail(self, message: RunView.WantDetail) -> None:
         self.feed.show_task(message.task_key)
 
+    @on(RunView.WantPlan)
+    def _want_plan(self) -> None:
+        self.operator.ask_plan()
+
+    @on(RoadmapView.Wanted)
+    def _want_roadmap(self) -> None:
+        self.feed.show_roadmap()
+
+    @on(HistoryView.Show)
+    def _show_run(self, message: HistoryView.Show) -> None:
+        self.feed.show_run(message.run_id)
+        self.action_view("run")
+
+    @on(HistoryView.Compare)
+    def _compare(self, message: HistoryView.Compare) -> None:
+        self.feed.show_comparison(message.old, message.new)
+
+    @on(LogView.Save)
+    def _save_log(self, message: LogView.Save) -> None:
+        run, task = self.reading.run, self.run_view.selected_task
+        try:
+            folder = self.hosts_file.resolve().parent
+            path = save_log(message.text, run.id if run else None, task.key if task else None, folder)
+        except OSError as error:
+            self.say(f"the log could not be written: {error}", "error")
+            return
+        self.copy_to_clipboard(message.text)
+        self.say(f"copied, and saved as {path}")
+
+    # Actions
+
+    def say(self, text: str, severity: Severity = "information", timeout: float = 6) -> None:
+        """A remark in the corner; the text may come from anywhere."""
+        self.notify(one_line(text), severity=severity, timeout=timeout, markup=False)
+
+    def action_act(self, name: str) -> None:
+        self.operator.propose(name)
+
+    @on(CommandEnded)
+    def _command_ended(self, message: CommandEnded) -> None:
+        self.operator.ended(message.ended)
+        self.feed.look_again()
+
+    @on(TodoView.Change)
+    def _change_todos(self, message: TodoView.Change) -> None:
+        self._write_todos(message.change, message.said)
+
+    @work(thread=True, group="todos")
+    def _write_todos(self, change: reasons.TodoChange, said: str) -> None:
+        try:
+            reasons.change_todos(self.feed.url, change)
+        except OrchestrateError as error:
+            self.call_from_thread(self.say, str(error), "error")
+            return
+        self.feed.look_again()
+        self.call_from_thread(self.say, said)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: what is possible now, then views, themes and the rest."""
+        for name, key, title in self.operator.available():
+            yield SystemCommand(
+                f"{title} ({key})", "shows what will happen and asks first", lambda n=name: self.action_act(n)
+            )
+        for name, key, title in VIEWS:
+            yield SystemCommand(f"View: {title} ({key})", "go to this view", lambda n=name: self.action_view(n))
+        for theme in OFFERED:
+            yield SystemCommand(
+                f"Theme: {theme}", "look like this from now on", lambda t=theme: setattr(self, "theme", t)
+            )
+        yield SystemCommand(
+            "Save the log (Y)", "write the log shown to a file and copy it", self.run_view.log_view.action_save
+        )
+        yield SystemCommand("Keys (?)", "every key that works here", self.action_help)
+        yield SystemCommand("Quit (q)", "leave; runs go on", self.action_quit)
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(help_groups(self.screen, self.operator), self.look))
+
+    def action_zoom(self) -> None:
+        """The part that has the keyboard fills the screen, or gives the room back."""
+        if self.screen.maximized is not None:
+            self.screen.minimize()
+        elif self.focused is not None:
+            self.screen.maximize(self.focused)
+
     # Views and themes
 
     def action_view(self, name: str) -> None:
@@ -168,6 +296,8 @@ class OrchestrateApp(App[int]):
             name = "run"
         self.tabs.activate(name)
         self.query_one("#views", ContentSwitcher).current = name
+        self.feed.want_lists(name in LISTING)
+        self.active_view.tick(self.clock())
         self.active_view.focus_first()
 
     @on(TabLine.Chosen, "#tabs")
@@ -175,8 +305,6 @@ class OrchestrateApp(App[int]):
         self.action_view(event.name)
 
     def action_next_theme(self) -> None:
-        from orchestrator.tui.look import OFFERED
-
         at = OFFERED.index(self.theme) if self.theme in OFFERED else -1
         self.theme = OFFERED[(at + 1) % len(OFFERED)]
 

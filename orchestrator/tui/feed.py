@@ -8,19 +8,25 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import TodoItem
 from orchestrator.store.records import EvidenceRecord, RunRecord
 from orchestrator.store.store import Store, open_store
 from orchestrator.tui import reasons
+from orchestrator.tui.benchreading import BenchReading, bench_reading
+from orchestrator.tui.blocks import Block
 from orchestrator.tui.eta import Durations, earlier_durations
 from orchestrator.tui.logtext import LogLine, log_lines
 from orchestrator.tui.model import Delta, Reading, advance, first_reading, pick_run, vanished
+from orchestrator.tui.pages.history import compare_page
+from orchestrator.tui.words import one_line
 
 POLL_ACTIVE_S, POLL_IDLE_S, RETRY_S = 0.25, 1.0, 1.0
 LOG_EVENTS = 2_000
+BENCH_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Update:
     reading: Reading
     delta: Delta
     durations: Durations
+    bench: BenchReading = field(default_factory=BenchReading)
     fresh: bool = False
 
 
@@ -60,13 +67,28 @@ class Lists:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side, as a page."""
+
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Roadmap:
+    """The roadmap as Markdown, or why there is none."""
+
+    markdown: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Trouble:
     """The store cannot be read now (a sentence), or can again ("")."""
 
     sentence: str
 
 
-Message = Update | Log | TaskDetail | Lists | Trouble
+Message = Update | Log | TaskDetail | Lists | Comparison | Roadmap | Trouble
 Request = Callable[[Store], None]
 
 
@@ -81,6 +103,9 @@ class Feed:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._reading = Reading()
         self._durations = Durations()
+        self._bench = BenchReading()
+        self._bench_stale = False
+        self._bench_at = 0.0
         self._troubled = False
         self._lists_wanted = False
         self._awaited: tuple[str, str, float] | None = None
@@ -108,6 +133,16 @@ class Feed:
     def want_lists(self, wanted: bool) -> None:
         """Whether runs and to-dos are sent whenever the store moves."""
         self._requests.put(lambda store: self._set_lists(store, wanted))
+
+    def show_comparison(self, old: str, new: str) -> None:
+        self._requests.put(lambda store: self._compare(store, old, new))
+
+    def show_roadmap(self) -> None:
+        self._requests.put(self._send_roadmap)
+
+    def look_again(self) -> None:
+        """Look at the store now rather than at the next poll."""
+        self._requests.put(lambda store: None)
 
     def await_run(self, graph: str, host: str, since: float) -> None:
         """Show the run of this graph and host that begins after `since`, as soon as there is one."""
@@ -153,22 +188,36 @@ class Feed:
         reading, delta = advance(store, self._reading)
         self.beat = time.monotonic()
         self._reading = reading
-        if delta:
-            self._post(Update(reading, delta, self._durations))
+        self._bench_stale |= bool(delta.facts & {"bench.row", "bench.result"})
+        measured = self._measure()
+        if delta or measured:
+            self._post(Update(reading, delta, self._durations, self._bench))
         if delta.store_moved:
             self._look_for_run(store)
             if self._lists_wanted:
                 self._send_lists(store)
+
+    def _measure(self) -> bool:
+        """Brings the benchmark's figures up to date, at most once a second: its intervals are drawn anew each time."""
+        if not self._bench_stale or time.monotonic() - self._bench_at < BENCH_EVERY_S:
+            return False
+        self._bench = bench_reading(self._reading)
+        self._bench_stale, self._bench_at = False, time.monotonic()
+        return True
 
     def _open_run(self, store: Store, run_id: str | None) -> None:
         self._reading = first_reading(store, pick_run(store, run_id))
         self.beat = time.monotonic()
         run = self._reading.run
         self.run_id = run.id if run else None
-        self._post(Update(self._reading, Delta(), Durations(), fresh=True))
-        self._durations = earlier_durations(store, run) if run else Durations()
-        if self._durations.runs:
-            self._post(Update(self._reading, Delta(run_changed=True), self._durations))
+        self._durations, self._bench = Durations(), BenchReading()
+        self._post(Update(self._reading, Delta(), self._durations, fresh=True))
+        if run is None:
+            return
+        self._durations = earlier_durations(store, run)
+        self._bench_stale, self._bench_at = True, 0.0
+        self._measure()
+        self._post(Update(self._reading, Delta(run_changed=True), self._durations, self._bench))
 
     def _look_for_run(self, store: Store) -> None:
         if self._awaited is not None:
@@ -190,6 +239,20 @@ class Feed:
 
     def _send_lists(self, store: Store) -> None:
         self._post(Lists(tuple(store.runs.list()), tuple(reasons.todos(store))))
+
+    def _compare(self, store: Store, old: str, new: str) -> None:
+        runs = store.runs.get(old), store.runs.get(new)
+        tasks = [store.tasks.list(run.id) for run in runs]
+        self._post(Comparison(tuple(compare_page(runs[0], tasks[0], runs[1], tasks[1]))))
+
+    def _send_roadmap(self, store: Store) -> None:
+        from orchestrator.report.roadmap import render
+        from orchestrator.report.roadmap_view import roadmap_view
+
+        try:
+            self._post(Roadmap(render(roadmap_view(store, None))))
+        except (OrchestrateError, LookupError, ValueError) as error:
+            self._post(Roadmap("", one_line(error)))
 
     def _send_log(self, store: Store, task_key: str | None) -> None:
         if self._reading.run is None:

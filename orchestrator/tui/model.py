@@ -17,9 +17,8 @@ from orchestrator.store.store import Store
 
 BATCH = 2_000
 REREAD_ALL = 40  # with more changed tasks than this one query for all is cheaper than one for each
-FACT_KINDS = (
-    "inspection", "bench.row", "bench.result", "smoke", "release", "service", "gpu", "deadman", "drift",
-)  # fmt: skip
+HOST_FACTS = ("inspection", "release", "service", "gpu", "deadman", "drift")
+RUN_FACTS = ("bench.row", "bench.result", "smoke")
 FactKey = tuple[str, str, str | None]  # kind, key, host
 
 
@@ -44,6 +43,7 @@ class Reading:
     run: RunRecord | None = None
     tasks: Mapping[str, TaskRecord] = field(default_factory=dict)
     facts: Mapping[FactKey, Fact] = field(default_factory=dict)
+    measured: tuple[Fact, ...] = ()
     progress: Mapping[str, Progress] = field(default_factory=dict)
     lease: Lease | None = None
     seq: int = 0
@@ -68,8 +68,13 @@ class Reading:
         return self.run is not None and not self.run.state.active
 
     def facts_of(self, kind: str, host: str | None = None) -> list[Fact]:
-        """The newest fact of every key of a kind, oldest first."""
-        return [fact for (k, _, h), fact in self.facts.items() if k == kind and (host is None or h in (host, None))]
+        """Of a host the newest fact of every key, oldest first."""
+        found = (fact for (k, _, h), fact in self.facts.items() if k == kind and (host is None or h in (host, None)))
+        return sorted(found, key=lambda fact: fact.id)
+
+    def measured_of(self, kind: str) -> list[Fact]:
+        """All facts of a kind that this run recorded, oldest first."""
+        return [fact for fact in self.measured if fact.kind == kind]
 
     def waits_for(self, key: str) -> tuple[TaskRecord, ...]:
         """The tasks that have to be done before this one may start."""
@@ -172,17 +177,24 @@ def _figure(data: Mapping[str, object], name: str) -> float | None:
 
 
 def _with_facts(reading: Reading, store: Store) -> Reading:
-    new = store.facts.newest(FACT_KINDS, reading.fact_id)
-    if not new:
+    """The newest word on every host, and everything that this run measured."""
+    new = store.facts.newest(HOST_FACTS, reading.fact_id)
+    measured = store.facts.of_run(reading.run.id, RUN_FACTS, reading.fact_id) if reading.run else []
+    if not new and not measured:
         return reading
-    merged = {**reading.facts, **{(fact.kind, fact.key, fact.host): fact for fact in new}}
-    return replace(reading, facts=merged, fact_id=new[-1].id)
+    return replace(
+        reading,
+        facts={**reading.facts, **{(fact.kind, fact.key, fact.host): fact for fact in new}},
+        measured=(*reading.measured, *measured),
+        fact_id=max(fact.id for fact in (*new, *measured)),
+    )
 
 
 def _changed_kinds(before: Reading, after: Reading) -> frozenset[str]:
-    if after.facts is before.facts:
+    if after.fact_id == before.fact_id:
         return frozenset()
-    return frozenset(key[0] for key, fact in after.facts.items() if before.facts.get(key) is not fact)
+    changed = {key[0] for key, fact in after.facts.items() if before.facts.get(key) is not fact}
+    return frozenset(changed | {fact.kind for fact in after.measured[len(before.measured) :]})
 
 
 def _held(reading: Reading) -> tuple[int, str | None] | None:

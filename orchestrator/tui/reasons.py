@@ -1,16 +1,56 @@
-"""What the graph's own interfaces say about a task and about to-dos, as sentences and items."""
+"""What the graph's own interfaces say about a task and about to-dos."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable
 
+from orchestrator.graph.explain import explain
 from orchestrator.graph.model import TodoItem
-from orchestrator.store.store import Store
+from orchestrator.graph.todolist import TodoList
+from orchestrator.store.process import who
+from orchestrator.store.store import Store, open_store
+
+TodoChange = Callable[[TodoList], object]
 
 
-def explained(store: Store, run_id: str, task_key: str) -> Iterable[str]:
-    return ()
+def explained(store: Store, run_id: str, task_key: str) -> list[str]:
+    """The verdict of `orchestrate explain` and its reasons, one sentence each."""
+    found = explain(store, run_id, task_key)
+    return [found.verdict, *(f"{reason.kind}: {reason.text}" for reason in found.reasons)]
 
 
-def todos(store: Store) -> Iterable[TodoItem]:
-    return ()
+def todos(store: Store) -> list[TodoItem]:
+    """To-dos that people and agents wrote; the tasks of runs are on the run view."""
+    return [item for item in TodoList(store).items() if not item.bound]
+
+
+def change_todos(url: str, change: TodoChange) -> None:
+    """Opens the store for writing, only as long as the change takes."""
+    with open_store(url) as store:
+        change(TodoList(store))
+
+
+def add(content: str, priority: str) -> TodoChange:
+    return lambda todos: todos.add(content, priority, who())
+
+
+def set_status(item_id: str, status: str) -> TodoChange:
+    return lambda todos: todos.set_status(item_id, status, who())
+
+
+def claim(item_id: str) -> TodoChange:
+    return lambda todos: todos.claim(item_id, who())
+
+
+def remove(item_id: str) -> TodoChange:
+    return lambda todos: todos.remove(item_id, who())
+
+
+def edit(item: TodoItem, content: str, priority: str) -> TodoChange:
+    """Through the import, which merges by id and checks the document."""
+    document = {
+        "id": item.id, "content": content, "priority": priority, "status": item.status,
+        "depends_on": list(item.depends_on),
+    }  # fmt: skip
+    return lambda todos: todos.load(json.dumps({"todos": [document]}), who())

@@ -6,6 +6,7 @@ from orchestrator.graph.model import State
 from orchestrator.tui.blocks import Line, Span, line
 from orchestrator.tui.eta import Durations, seconds_left
 from orchestrator.tui.model import Reading
+from orchestrator.tui.pages.host import current_release
 from orchestrator.tui.words import SIGNS, STATE_WORDS, Tone, clock_time, duration, roughly, run_state
 
 
@@ -52,10 +53,9 @@ def _eta(reading: Reading, durations: Durations, now: float) -> str:
 
 def _release(reading: Reading) -> Span:
     host = reading.run.host if reading.run else None
-    current = [fact for fact in reading.facts_of("release", host) if fact.data.get("current")]
-    if not current:
+    data = current_release(reading, host)
+    if data is None:
         return Span("not known", Tone.DIM)
-    data = current[-1].data
     return Span(f"{data.get('id', '?')} ({data.get('algorithm', '?')})")
 
 

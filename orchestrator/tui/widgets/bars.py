@@ -14,7 +14,7 @@ from orchestrator.tui.look import Look
 from orchestrator.tui.widgets.blockview import styled
 from orchestrator.tui.words import Tone
 
-GAP = "   "
+GAP = "  "
 
 
 class Header(Static):

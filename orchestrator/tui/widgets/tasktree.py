@@ -21,7 +21,7 @@ from orchestrator.tui.look import Look
 from orchestrator.tui.model import Reading
 from orchestrator.tui.words import SIGNS, Tone, duration, one_line
 
-PRIORITY_SIGNS = {Priority.HIGH: "!", Priority.MEDIUM: " ", Priority.LOW: "↓"}
+PRIORITY_SIGNS = {Priority.HIGH: "H", Priority.MEDIUM: "M", Priority.LOW: "L"}
 TIME_WIDTH, LEAST_CONTENT = 8, 24
 
 
@@ -164,8 +164,8 @@ class TaskTree(ScrollView, can_focus=True):
         sign, tone = SIGNS[task.state]
         style = self.look.tones[tone]
         attempts = f"×{task.attempts} " if task.attempts > 1 else ""
-        right = attempts + self._time(task).rjust(TIME_WIDTH) + " "
-        left = f"   {sign}{PRIORITY_SIGNS[task.priority]} "
+        right = f"{attempts}{PRIORITY_SIGNS[task.priority]} {self._time(task):>{TIME_WIDTH}} "
+        left = f"   {sign} "
         room = max(4, width - cell_len(left) - cell_len(right) - 1)
         key_width = min(self._key_width, room)
         words = room - key_width - 2
