@@ -182,7 +182,11 @@ def _overrides(store: ReleaseStore, plan: BuildPlan, venv: str) -> tuple[Any, ..
     """What the plugin says that it replaces, asked in a process of the clone."""
     python = posixpath.join(venv, "bin", "python")
     done = store.transport.run(
-        [python, "-m", plan.plugin_module, "hooks", "--json"], sudo=store.privileged, check=True, timeout_s=300
+        [python, "-m", plan.plugin_module, "hooks", "--json"],
+        env=plan.launch.env,
+        sudo=store.privileged,
+        check=True,
+        timeout_s=300,
     )
     try:
         answer = json.loads(

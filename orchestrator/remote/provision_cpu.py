@@ -147,6 +147,7 @@ def linear_unit(host: CpuHost) -> ServiceUnit:
     return ServiceUnit(
         name=host.unit,
         argv=tuple(argv),
+        env={"SGLANG_USE_CPU_ENGINE": "1"},
         description=f"SGLang with linear DFLASH ({host.pair}, CPU)",
         stop_timeout_s=host.stop_timeout_s,
     )

@@ -294,6 +294,8 @@ def _sudo_refused(stderr: str) -> bool:
 
 
 def _failure(host: str, shown: str, result: CommandResult, hide: Callable[[str], str]) -> str:
-    tail = [line for line in (result.stderr.strip() or result.stdout.strip()).splitlines()[-TAIL_LINES:] if line]
-    said = hide(" | ".join(tail)) or "no output"
+    text = result.stderr.strip() or result.stdout.strip()
+    lines = 1 if "Traceback (most recent call last)" in text else TAIL_LINES  # a traceback's last line says it all
+    tail = [line.strip() for line in text.splitlines()[-lines:] if line.strip()]
+    said = hide(" | ".join(tail)).rstrip(".") or "no output"
     return f"{shown!r} on host {host!r} ended with exit code {result.exit_code}: {said}."
