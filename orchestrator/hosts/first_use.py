@@ -63,7 +63,7 @@ def _wanted(session: HostSession) -> str:
     ]
     parts.append(wheels.source_hash(engine / wheels.CPU_ENGINE))
     parts.append(wheels.source_hash(engine / "models" / str(session.config.model)))
-    parts.append(repr(linear_unit(cpu_host(session)).argv))
+    parts.append(repr(linear_unit(cpu_host(session))))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
