@@ -106,6 +106,6 @@ def plain_lines(blocks: Sequence[Block]) -> Iterator[str]:
 
 
 def _row(columns: Sequence[str], cells: Sequence[Span]) -> str:
-    return "; ".join(
-        f"{name}: {cell.text}" if name else cell.text for name, cell in zip(columns, cells, strict=True) if cell.text
-    )
+    """A column without a name only draws what another one says in words."""
+    named = zip(columns, cells, strict=True)
+    return "; ".join(f"{name}: {cell.text}" for name, cell in named if name and cell.text)

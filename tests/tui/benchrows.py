@@ -26,8 +26,7 @@ def _row(arm: str, budget: int, pair: int, wall_s: float, accept: float, finding
     request = RequestFacts(
         prompt_id=f"p{pair}", asked_tokens=tokens, tokens=tokens, prompt_tokens=120, cached_tokens=0, status=200,
         error="", finish_reason="length", terminated=True, ttft_s=0.05 + 0.004 * pair, itl_s=wall_s / tokens,
-        e2e_s=wall_s, verify_steps=steps, correct_drafts=tokens - 1 - steps, chain_accept_length=4.2,
-        ids_sha=f"{pair:016x}", loop_share=0.0,
+        e2e_s=wall_s, verify_steps=steps, correct_drafts=tokens - 1 - steps, ids_sha=f"{pair:016x}", loop_share=0.0,
     )  # fmt: skip
     return Row(
         arm=arm, budget=budget, concurrency=1, pair=pair, block=2 * pair + (arm == TREE), requests=(request,),

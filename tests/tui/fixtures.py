@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.graph.model import Action, Evidence, Outcome, Priority, State, TaskSpec
+from orchestrator.graph.todolist import TodoList
 from orchestrator.store.records import RunState, TaskRecord
 from orchestrator.store.store import Store, open_store
 
@@ -178,7 +179,47 @@ def running_deploy(folder: Path) -> tuple[Store, Clock, Script]:
                "[bold]not markup[/bold] and [/] neither, wide 漢字 ☕ and a tab\there",
                "a very long line " + "with many words " * 24)  # fmt: skip
     script.event("bench-budgets", "progress", text="pairs", done=7, total=12)
+    some_todos(store)
     return store, clock, script
+
+
+HOSTS = """\
+hosts:
+  pro6000: {address: 10.0.0.20, user: ada, model: {target: /models/target, draft: /models/draft}}
+  local: {transport: embedded, service_driver: process, engine: sglang-cpu, model: tiny-hybrid}
+"""
+
+
+@dataclass
+class Stage:
+    """A folder with an inventory and a store, and the script that fills the store."""
+
+    folder: Path
+    store: Store
+    clock: Clock
+    script: Script
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder / 'state.db'}"
+
+    @property
+    def hosts_file(self) -> Path:
+        return self.folder / "hosts.yaml"
+
+
+def stage(folder: Path) -> Stage:
+    (folder / "hosts.yaml").write_text(HOSTS, encoding="utf-8")
+    store, clock, script = running_deploy(folder)
+    return Stage(folder, store, clock, script)
+
+
+def some_todos(store: Store) -> None:
+    todos = TodoList(store)
+    todos.add("Ask who owns the drop-in 20-limits.conf", "high", "ada@workbench")
+    todos.add("Order a spare disk: the release needs 14 GiB [bold]soon[/bold]", "medium", "ada@workbench")
+    first = next(item for item in todos.items() if not item.bound)
+    todos.claim(first.id, "ada@workbench")
 
 
 def hold_lease(script: Script) -> None:
