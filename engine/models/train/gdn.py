@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 from .layers import Compiled, Tensor, linear, rms_norm, swiglu
 from .spec import RMS_EPS

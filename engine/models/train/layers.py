@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (the name PyTorch users know)
+import torch.nn.functional as F
 
 from .spec import RMS_EPS, ROPE_THETA
 

@@ -60,7 +60,7 @@ def train(label: str, model: ParameterTable, loss: Callable[[], torch.Tensor], b
         rate = _rate(record.steps, max(done, record.steps / budget.steps), budget)
         value = _step(label, model, loss, optimizer, rate)
         record.steps += 1
-        if record.steps == record.resumed + 3 or warm_from is None and record.steps > record.resumed + 3:
+        if record.steps == record.resumed + 3 or (warm_from is None and record.steps > record.resumed + 3):
             value.item()
             warm_from = time.monotonic() - started
         if record.steps % 10 == 0 or record.steps == budget.steps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-
 from baselines.environment import hide_broken_torchvision
 
 from .dataset import windows
