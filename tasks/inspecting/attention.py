@@ -111,7 +111,8 @@ def read_attention(tree: SourceTree) -> AttentionFacts:
     backends = {}
     for name, function in _creators(body):
         path = _backend_file(function, tree)
-        uses, compares = _mask_uses(source.module(tree, path)) if path else (0, False)
+        mentioned = path is not None and "custom_mask" in (tree.text(path) or "")
+        uses, compares = _mask_uses(source.module(tree, path)) if path and mentioned else (0, False)
         enough = uses >= MASK_USES or (uses >= 1 and compares)
         why = f"{path} reads the verify mask" if enough else f"{path or 'its module'} reads no verify mask"
         backends[name] = Backend(name, enough, why, path or "", _capability(name, function), "mla" in name)

@@ -33,6 +33,7 @@ class Setting:
     kv_dtype: str = "bfloat16"
     mask_backend: str = "triton"
     lean_records: bool = False
+    max_tokens: int | None = None  # the service's own limit of its KV cache
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ def budget(target: ModelFacts, draft: ModelFacts | None, setting: Setting, nodes
     upstream_left = left + parts["records"] + parts["scratch"] - upstream
     fits = left >= needed
     kv_tokens = max(0, left // per_token) if per_token else 0
+    kv_tokens = min(kv_tokens, setting.max_tokens or kv_tokens)
     reason = (
         f"{kv_tokens} KV tokens remain"
         if fits

@@ -132,6 +132,7 @@ def setting_of(
         block=int((draft.block if draft else None) or number("speculative_num_draft_tokens", default=16)),
         fraction_static=CPU_STATIC_SHARE if on_cpu else number("mem_fraction_static", default=0.85),
         kv_dtype=target.dtype if kv_dtype == "auto" else kv_dtype,
+        max_tokens=int(number("max_total_tokens", default=0)) or None,
         mask_backend=str(backend or ("intel_amx" if on_cpu else "triton")),
     )
 

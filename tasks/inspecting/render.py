@@ -130,11 +130,16 @@ def _model_pairs(document: Document) -> list[tuple[str, str]]:
             pairs.append(
                 (
                     role,
-                    f"{model['architecture']}, {model['kind']}, {size}{linear}, {model['quantisation']} weights{block}",
+                    f"{model['architecture']}, {model['kind']}, {size}{linear}, {_weights(model)}{block}",
                 )
             )
     pairs += [("model", note) for note in part(document, "model", "notes") or []]
     return pairs
+
+
+def _weights(model: Mapping[str, Any]) -> str:
+    quantised = model["quantisation"] != "none"
+    return f"{model['quantisation']} weights" if quantised else f"{model['dtype']} weights"
 
 
 def _hardware_pairs(document: Document) -> list[tuple[str, str]]:

@@ -17,7 +17,8 @@ BASIC = {
     for name in (
         "--model-path", "--model", "--speculative-draft-model-path", "--speculative-draft-model", "--speculative-algorithm",
         "--speculative-num-draft-tokens", "--port", "--tp-size", "--tensor-parallel-size", "--tp", "--context-length",
-        "--max-running-requests", "--mem-fraction-static", "--kv-cache-dtype", "--attention-backend", "--prefill-attention-backend",
+        "--max-running-requests",
+        "--max-total-tokens", "--mem-fraction-static", "--kv-cache-dtype", "--attention-backend", "--prefill-attention-backend",
         "--decode-attention-backend", "--speculative-config", "--page-size", "--api-key", "--served-model-name",
     )
 }  # fmt: skip

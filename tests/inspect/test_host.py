@@ -203,3 +203,20 @@ def test_a_login_without_rights_says_what_it_could_not_see(start: Start, free_po
     document = inspect_host(Nobody(), scope(scratch, free_port)).to_json()
     assert any("belong to another user" in note for note in document["not_seen"])
     assert "sk-live-1" not in json.dumps(document)
+
+
+def test_a_folder_named_like_the_package_is_no_second_copy(
+    transport: LocalTransport, start: Start, free_port: int, scratch: Path
+) -> None:
+    """Shared objects below …/sglang/venv/… say nothing about which package was imported."""
+    python, site = make_venv(scratch / "sglang" / "venv")
+    make_package(site, "0.5.20")
+    native = site / "native.so"
+    native.write_bytes(b"x" * 4096)
+    code = (
+        f"import mmap, sys; f = open({str(native)!r}, 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); "
+        f"sys.argv += ['--port', '{free_port}']; import sglang.launch_server"
+    )
+    env = {"PYTHONPATH": str(site)}
+    start(["bash", "-c", f'exec -a sglang::server {python} -c "{code}"'], free_port, env=env)
+    assert inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]["conflict"] is None

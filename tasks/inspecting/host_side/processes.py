@@ -122,13 +122,13 @@ def mapped_folders(pid: int) -> tuple[list[str], list[str]]:
     """(folders of engine packages, prefixes of environments) from which a process mapped shared objects."""
     packages, prefixes = set(), []
     for line in (read(f"/proc/{pid}/maps", 16 << 20) or "").splitlines():
-        package = re.search(r"(/\S*?/(?:sglang|vllm))/", line)
-        if package:
-            packages.add(package.group(1))
+        path = line[line.find("/") :] if "/" in line else ""
+        for match in re.finditer(r"/(?:sglang|vllm)(?=/)", path):
+            packages.add(path[: match.end()])
         prefix = re.search(r"(/\S*?)/lib(?:64)?/python3\.\d+/site-packages/", line)
         if prefix and prefix.group(1) not in prefixes:
             prefixes.append(prefix.group(1))
-    return sorted(packages), prefixes
+    return sorted(p for p in packages if os.path.isfile(os.path.join(p, "__init__.py"))), prefixes
 
 
 def server_facts(facts: Facts, table: dict[int, Facts], sockets: dict[str, int]) -> Facts:
