@@ -13,7 +13,8 @@ from orchestrator.bench.load import Level, Target, run_load
 from orchestrator.bench.prompts import WARM_UP, Prompt, native_prompt
 from orchestrator.bench.rows import HostSample, RequestFacts, Row
 from orchestrator.openai.client import Client, graphs_on, server_identity
-from orchestrator.openai.spec_metrics import SpecNames, names_for
+from orchestrator.openai.metrics_text import read_metrics
+from orchestrator.openai.spec_metrics import SpecNames, chain_length_between, names_for, stage_ms_between
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,10 @@ class OpenArm:
         self.warm_up(settings, concurrency, warm_up)
         flushed = self._client.flush_cache() if self.arm.flush else None
         sample = self.arm.sample or (lambda: None)
-        before, host_before, identity_before = self._client.metrics(), sample(), self.identity()
+        text_before, host_before, identity_before = self._client.metrics_text(), sample(), self.identity()
         result = self._load(settings, prompts, concurrency)
-        host_after, identity_after, after = sample(), self.identity(), self._client.metrics()
+        host_after, identity_after, text_after = sample(), self.identity(), self._client.metrics_text()
+        before, after = (None if text is None else read_metrics(text) for text in (text_before, text_after))
         return Row(
             arm=arm,
             budget=budget,
@@ -152,6 +154,8 @@ class OpenArm:
             client_delay_limit_s=settings.client_delay_limit_s,
             host_before=host_before,
             host_after=host_after,
+            chain_accept_length=chain_length_between(before or {}, after or {}, self._names),
+            stage_ms=stage_ms_between(text_before or "", text_after or "", self._names),
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

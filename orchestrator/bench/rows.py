@@ -56,7 +56,6 @@ class RequestFacts:
     e2e_s: float
     verify_steps: int
     correct_drafts: int | None
-    chain_accept_length: float | None
     ids_sha: str
     loop_share: float
 
@@ -79,15 +78,12 @@ class RequestFacts:
             e2e_s=m.e2e_s,
             verify_steps=counts.verify_steps,
             correct_drafts=counts.correct_drafts,
-            chain_accept_length=counts.chain_accept_length,
             ids_sha=ids_hash(done.output_ids),
             loop_share=loop_share(done.output_ids),
         )
 
     def counts(self) -> SpecCounts:
-        return SpecCounts(
-            self.verify_steps, max(0, (self.tokens or 0) - 1), self.correct_drafts, self.chain_accept_length
-        )
+        return SpecCounts(self.verify_steps, max(0, (self.tokens or 0) - 1), self.correct_drafts)
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,8 @@ class Row:
     block: rows measured without a change of arm share it. wall_s: first request sent -> last one ended.
     identity_before/after: fingerprint of the server process. graphs: decode ran in CUDA graphs (None = no such
     device). foreign_requests: requests the server finished for others meanwhile (None = not observable).
-    client_delay_*: how late this program's own event loop ran, and what is allowed.
+    chain_accept_length: tokens per step that the tree's spine alone would have delivered. stage_ms: mean time of
+    a step's stages. client_delay_*: how late this program's own event loop ran, and what is allowed.
     """
 
     arm: str
@@ -147,6 +144,8 @@ class Row:
     host_before: HostSample | None = None
     host_after: HostSample | None = None
     lossless: bool | None = None
+    chain_accept_length: float | None = None
+    stage_ms: dict[str, float] = field(default_factory=dict)
     measured_at: str = ""
     findings: tuple[Finding, ...] = field(default=())
 
@@ -180,7 +179,6 @@ class Row:
             "tok_s": self.tok_s,
             "tokens_per_step": counts.tokens_per_step,
             "accept_length": counts.accept_length,
-            "chain_accept_length": counts.chain_accept_length,
             "verify_steps": counts.verify_steps,
         }
 

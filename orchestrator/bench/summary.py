@@ -137,7 +137,7 @@ def summarise_arm(pairs: Sequence[Pair], margin: float, budgets_tried: int, min_
         tree_tok_s=stats.median([r.tok_s for r in tree]) if tree else None,
         linear_tokens_per_step=counts[LINEAR].tokens_per_step,
         tree_tokens_per_step=counts[TREE].tokens_per_step,
-        chain_tokens_per_step=counts[TREE].chain_accept_length,
+        chain_tokens_per_step=_chain(tree),
         linear_ms_per_step=_ms_per_step(linear),
         tree_ms_per_step=_ms_per_step(tree),
         standing=standing,
@@ -150,6 +150,13 @@ def summarise_arm(pairs: Sequence[Pair], margin: float, budgets_tried: int, min_
 
 def _counts(rows: Sequence[Row]) -> SpecCounts:
     return SpecCounts.total([r.counts for r in rows])
+
+
+def _chain(rows: Sequence[Row]) -> float | None:
+    """The rows' chain length, weighted by their steps."""
+    known = [(r.chain_accept_length, r.counts.verify_steps) for r in rows if r.chain_accept_length is not None]
+    steps = sum(n for _, n in known)
+    return sum(length * n for length, n in known) / steps if steps else None
 
 
 def _ms_per_step(rows: Sequence[Row]) -> float | None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.openai.metrics_text import by_label
+
 
 @dataclass(frozen=True)
 class SpecNames:
@@ -22,9 +24,6 @@ class SpecNames:
     proposed_drafts: tuple[str, ...] = ("spec_num_proposed_drafts",)
     reported_accept_length: tuple[str, ...] = ("spec_accept_length",)
     histogram: tuple[str, ...] = ("spec_correct_drafts_histogram",)
-    # Added by this project's plugin; absent from a plain server.
-    nodes: tuple[str, ...] = ("ddtree_nodes",)
-    chain_accept_length: tuple[str, ...] = ("ddtree_accept_length_chain",)
     # Prometheus: counters over the server's life, to be used as differences.
     counter_verify: str = "sglang:spec_verify_calls_total"
     counter_tokens: str = "sglang:generation_tokens_total"
@@ -32,6 +31,11 @@ class SpecNames:
     counter_graph_passes: str = "sglang:cuda_graph_passes_total"
     gauge_running: str = "sglang:num_running_reqs"
     gauge_queued: str = "sglang:num_queue_reqs"
+    # Published by this project's plugin; absent from a plain server. The mean covers the server's life and
+    # the sum of the hits over all depths is the number of steps, so differences can be made of both.
+    mean_chain_length: str = "ddtree_accept_length_chain"
+    steps_by_depth: str = "ddtree_depth_hits"
+    stage_seconds: str = "ddtree_step_seconds"
 
 
 _WITH_ALIASES = SpecNames(
@@ -74,13 +78,11 @@ class SpecCounts:
 
     verify_steps: target forward passes that verified drafts. decoded: tokens that those passes delivered
     (the first token comes from the prefill and is not among them). correct_drafts: drafts accepted.
-    chain_accept_length: what the tree's spine alone would have accepted per step, if the plugin says.
     """
 
     verify_steps: int = 0
     decoded: int = 0
     correct_drafts: int | None = None
-    chain_accept_length: float | None = None
 
     @property
     def tokens_per_step(self) -> float | None:
@@ -98,26 +100,20 @@ class SpecCounts:
     def of_request(meta: Mapping[str, Any], tokens: int, names: SpecNames) -> SpecCounts:
         """From one request's `meta_info` and its number of output tokens."""
         correct = _first(meta, names.correct_drafts)
-        chain = _first(meta, names.chain_accept_length)
         return SpecCounts(
             verify_steps=int(_first(meta, names.verify_count) or 0),
             decoded=max(0, tokens - 1),
             correct_drafts=None if correct is None else int(correct),
-            chain_accept_length=None if chain is None else float(chain),
         )
 
     @staticmethod
     def total(parts: list[SpecCounts]) -> SpecCounts:
-        """Sum; the chain's accept length is weighted by steps. A part without a count makes that sum unknown."""
-        steps = sum(p.verify_steps for p in parts)
+        """Sum; a part without a count of correct drafts makes that sum unknown."""
         correct = [p.correct_drafts for p in parts if p.correct_drafts is not None]
-        chain = [(p.chain_accept_length, p.verify_steps) for p in parts if p.chain_accept_length is not None]
-        chain_steps = sum(n for _, n in chain)
         return SpecCounts(
-            verify_steps=steps,
+            verify_steps=sum(p.verify_steps for p in parts),
             decoded=sum(p.decoded for p in parts),
             correct_drafts=sum(correct) if len(correct) == len(parts) and parts else None,
-            chain_accept_length=sum(c * n for c, n in chain) / chain_steps if chain_steps else None,
         )
 
     @staticmethod
@@ -133,3 +129,26 @@ class SpecCounts:
             verify_steps=grown(names.counter_verify),
             decoded=max(0, grown(names.counter_tokens) - grown(names.counter_requests)),
         )
+
+
+def chain_length_between(before: Mapping[str, float], after: Mapping[str, float], names: SpecNames) -> float | None:
+    """Tokens per step that the tree's spine alone would have delivered between two readings; None if not told."""
+    if names.mean_chain_length not in after:
+        return None
+    steps = [reading.get(names.steps_by_depth, 0.0) for reading in (before, after)]
+    tokens = [r.get(names.mean_chain_length, 0.0) * n for r, n in zip((before, after), steps, strict=True)]
+    return (tokens[1] - tokens[0]) / (steps[1] - steps[0]) if steps[1] > steps[0] else None
+
+
+def stage_ms_between(before: str, after: str, names: SpecNames) -> dict[str, float]:
+    """Mean milliseconds per step of each stage between two texts of the metrics endpoint; {} if not told."""
+    readings = {
+        part: [by_label(text, f"{names.stage_seconds}_{part}", "stage") for text in (before, after)]
+        for part in ("sum", "count")
+    }
+    means = {}
+    for stage, seconds in readings["sum"][1].items():
+        steps = readings["count"][1].get(stage, 0.0) - readings["count"][0].get(stage, 0.0)
+        if steps > 0:
+            means[stage] = (seconds - readings["sum"][0].get(stage, 0.0)) / steps * 1e3
+    return means

@@ -242,4 +242,17 @@ def sweep_plots(rows: Sequence[Row], arms: Sequence[ArmSummary], margin: float, 
     if budget is not None:
         load = min(a.concurrency for a in arms if a.budget == budget)
         plots.append(latency_distribution(rows, budget, load))
-    return plots
+    stages = stages_by_budget(rows)
+    return [*plots, stage_times(stages)] if stages else plots
+
+
+def stages_by_budget(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Mean stage times of the valid tree rows, by arm; {} when no server tells them."""
+    arms: dict[str, list[Mapping[str, float]]] = {}
+    for row in sorted(rows, key=lambda r: r.budget):
+        if row.valid and row.stage_ms:
+            arms.setdefault(f"{row.arm} {row.budget}", []).append(row.stage_ms)
+    return {
+        arm: {stage: sum(t.get(stage, 0.0) for t in times) / len(times) for stage in times[0]}
+        for arm, times in arms.items()
+    }

@@ -11,7 +11,7 @@ from orchestrator.bench.validity import judge
 GOOD_REQUEST = RequestFacts(
     prompt_id="p", asked_tokens=100, tokens=100, prompt_tokens=20, cached_tokens=0, status=200, error="",
     finish_reason="length", terminated=True, ttft_s=0.1, itl_s=0.009, e2e_s=1.0, verify_steps=25, correct_drafts=74,
-    chain_accept_length=None, ids_sha="abc", loop_share=0.0,
+    ids_sha="abc", loop_share=0.0,
 )  # fmt: skip
 
 

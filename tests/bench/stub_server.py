@@ -23,7 +23,8 @@ class Script:
     """How the stub behaves. prefill_s, step_s: time before the first token, and per verify step.
 
     accept: tokens that the verify steps deliver, in turn. split: bytes per write (0 = an event per write).
-    fault: see `Stub`; may be changed while the server runs.
+    chain: what the plugin's metrics
+    say of the spine (0 = no plugin). fault: see `Stub`; may be changed while the server runs.
     """
 
     prefill_s: float = 0.0
@@ -39,6 +40,7 @@ class Script:
     metrics: bool = True
     chat_template: bool = True
     cached_share: float = 0.0
+    chain: float = 0.0
 
 
 def output_ids(prompt: str, n: int, salt: str = "") -> list[int]:
@@ -131,7 +133,11 @@ class Stub:
 
     def _metrics(self) -> str:
         running = self.running + (3 if self.script.fault == "busy" else 0)
-        return "".join(
+        plugin = (
+            ("ddtree_accept_length_chain", "gauge", self.script.chain),
+            ("ddtree_depth_hits", "gauge", self.verify_steps),
+        )
+        return self._stages() + "".join(
             f'# TYPE {name} {kind}\n{name}{{model_name="stub"}} {value}\n'
             for name, kind, value in (
                 ("sglang:num_requests_total", "counter", self.finished),
@@ -139,8 +145,18 @@ class Stub:
                 ("sglang:spec_verify_calls_total", "counter", self.verify_steps),
                 ("sglang:num_running_reqs", "gauge", running),
                 ("sglang:num_queue_reqs", "gauge", 0),
+                *(plugin if self.script.chain else ()),
             )
         )
+
+    def _stages(self) -> str:
+        """Two milliseconds of draft and five of verify per step."""
+        name = "ddtree_step_seconds"
+        lines = [f"# TYPE {name} summary\n"]
+        for stage, seconds in (("draft", 0.002), ("verify", 0.005)):
+            lines.append(f'{name}_count{{stage="{stage}"}} {self.verify_steps}\n')
+            lines.append(f'{name}_sum{{stage="{stage}"}} {self.verify_steps * seconds}\n')
+        return "".join(lines) if self.script.chain else ""
 
     async def _post(self, writer: asyncio.StreamWriter, path: str, raw: bytes) -> bool:
         if path == "/flush_cache":

@@ -19,7 +19,7 @@ from tests.bench.stub_server import Script, Stub, running_stub
 
 PROMPTS = [Prompt(id=f"p{i}", text=f"prompt number {i} says") for i in range(24)]
 SLOW = Script(step_s=0.004, accept=(1,))
-FAST = Script(step_s=0.004, accept=(8,))
+FAST = Script(step_s=0.004, accept=(8,), chain=2.5)
 
 
 class Bench:
@@ -69,8 +69,11 @@ def test_a_faster_tree_is_adopted_and_every_figure_fits() -> None:
     assert (arm.n, arm.invalid_pairs, arm.blocks) == (10, 0, 11)
     assert arm.linear_tokens_per_step == 1.0
     assert arm.tree_tokens_per_step == pytest.approx(31 / 4)
+    assert arm.chain_tokens_per_step == pytest.approx(2.5)
     assert arm.ratio is not None
     assert arm.ratio > 2
+    for row in result.rows:
+        assert row.stage_ms == pytest.approx({"draft": 2.0, "verify": 5.0} if row.arm == "tree" else {})
     assert list(result.rows) == b.rows
     assert b.switched == [15] * 10
     assert json.loads(json.dumps(result.to_json()))["verdict"]["decision"] == "adopt"

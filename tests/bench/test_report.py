@@ -167,7 +167,7 @@ def test_the_watch_compares_common_prompts_only() -> None:
 
 SERVING = {
     "request_rate": float("inf"), "max_concurrency": 4, "completed": 8, "duration": 2.0, "total_output_tokens": 512,
-    "output_throughput": 256.0, "median_ttft_ms": 20.0, "p99_ttft_ms": 30.0, "median_itl_ms": 2.5, "p99_itl_ms": 4.0,
+    "output_throughput": 256.0, "median_ttft_ms": 20.0, "p99_ttft_ms": 30.0, "median_tpot_ms": 2.5, "p99_tpot_ms": 4.0, "median_itl_ms": 2.4,
     "median_e2e_latency_ms": 180.0, "accept_length": 3.5,
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.bench import stats
@@ -13,6 +13,7 @@ from orchestrator.bench import stats
 RATIOS = st.lists(st.floats(0.2, 5.0), min_size=1, max_size=40)
 
 
+@settings(deadline=None, max_examples=50)
 @given(RATIOS)
 def test_the_interval_holds_the_median_and_stays_in_range(values: list[float]) -> None:
     low, high = stats.bootstrap_ci(values)
@@ -23,6 +24,7 @@ def test_the_interval_holds_the_median_and_stays_in_range(values: list[float]) -
     assert wide[1] >= high - 1e-12
 
 
+@settings(deadline=None, max_examples=50)
 @given(RATIOS)
 def test_intervals_repeat_and_the_sign_test_is_a_probability(values: list[float]) -> None:
     assert stats.bootstrap_ci(values) == stats.bootstrap_ci(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.bench.gpu import parse_sample
@@ -84,6 +84,7 @@ def test_a_row_survives_json() -> None:
     assert data["tokens_per_step"] == pytest.approx(4 / 25)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(6, 20), st.integers(0, 30))
 def test_loops_are_seen_wherever_they_begin(period: list[int], times: int, lead: int) -> None:
     start = list(range(1000, 1000 + lead))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.openai.metrics_text import by_label, read_metrics
-from orchestrator.openai.spec_metrics import TABLE, SpecCounts, names_for, parse_version
+from orchestrator.openai.spec_metrics import TABLE, SpecCounts, chain_length_between, names_for, parse_version
 
 EXPOSITION = """# TYPE sglang:spec_verify_calls_total counter
 sglang:spec_verify_calls_total{tp="0"} %d
@@ -45,10 +45,20 @@ def test_tokens_per_step_leaves_out_the_token_of_the_prefill() -> None:
     assert SpecCounts.of_request({}, 64, names_for(None)).tokens_per_step is None
 
 
-def test_sums_weigh_the_chain_by_steps_and_drop_unknown_counts() -> None:
-    total = SpecCounts.total([SpecCounts(10, 30, 20, 2.0), SpecCounts(30, 60, None, 4.0), SpecCounts()])
+def test_sums_drop_unknown_counts() -> None:
+    total = SpecCounts.total([SpecCounts(10, 30, 20), SpecCounts(30, 60, None), SpecCounts()])
     assert (total.verify_steps, total.decoded, total.correct_drafts) == (40, 90, None)
-    assert total.chain_accept_length == pytest.approx(3.5)
+    assert SpecCounts.total([SpecCounts(1, 2, 3), SpecCounts(1, 2, 3)]).correct_drafts == 6
+
+
+def test_the_chain_of_a_row_is_made_of_life_time_means() -> None:
+    names = names_for("0.5.20")
+    before = {"ddtree_accept_length_chain": 3.0, "ddtree_depth_hits": 100.0}
+    after = {"ddtree_accept_length_chain": 3.5, "ddtree_depth_hits": 200.0}
+    assert chain_length_between(before, after, names) == pytest.approx(4.0)
+    assert chain_length_between({}, before, names) == 3.0
+    assert chain_length_between(before, before, names) is None
+    assert chain_length_between({}, {}, names) is None
 
 
 def test_counter_differences_not_life_time_values() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.openai.sse import SseSplitter
@@ -23,6 +23,7 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
     return [raw[a:b] for a, b in pairwise(borders)]
 
 
+@settings(deadline=None)
 @given(EVENTS, st.sampled_from(["\n", "\r\n", "\r"]), st.lists(st.integers(0, 10_000)), st.booleans())
 def test_events_survive_any_split(events: list[list[str]], end: str, places: list[int], bom: bool) -> None:
     text = "".join(": note" + end + "".join(f"data: {line}{end}" for line in lines) + end for lines in events)
