@@ -52,7 +52,7 @@ class Service(Section):
     @field_validator("args")
     @classmethod
     def _args_hold_no_secret(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for here, following in zip(value, (*value[1:], ""), strict=True):
+        for here, following in zip(value, (*value, "")[1:], strict=True):
             match = secrets.SECRET_FLAG.match(here)
             given = match and (match.group("value") or (following if not following.startswith("-") else ""))
             if given and not secrets.is_reference(given):

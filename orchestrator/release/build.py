@@ -56,6 +56,9 @@ def build_release(store: ReleaseStore, plan: BuildPlan, progress: Progress) -> M
         return store.read(name)
     check_cloneable(store, plan.source)
     store.prepare()
+    # A clone or pip of an interrupted run may still be at work there: nobody else may build while we hold the host.
+    folder = store.layout.release(name) + "/"
+    run_script(store.transport, "endstale", {"word": folder}, sudo=store.privileged)
     store.discard(name)
     try:
         manifest = _build(store, plan, name, progress)

@@ -76,7 +76,7 @@ def with_flags(argv: Sequence[str], values: Mapping[str, str | None], remove: Se
 def flag_value(argv: Sequence[str], flag: str) -> str | None:
     """The last value of `--flag value` or `--flag=value`; '' for a flag without value, None if it is absent."""
     found: str | None = None
-    for here, following in zip(argv, (*argv[1:], "--"), strict=True):
+    for here, following in zip(argv, (*argv, "--")[1:], strict=True):
         if here == flag:
             found = "" if following.startswith("--") else following
         elif here.startswith(flag + "="):

@@ -33,12 +33,13 @@ WantedBy=multi-user.target
 """
 
 
-def host(name: str) -> LabHost:
-    """A booted host whose linear service runs and is enabled."""
+def host(name: str, more: dict[str, bytes] | None = None) -> LabHost:
+    """A booted host whose linear service runs and is enabled; `more` files lie on its disk."""
     files = {
         f"{SITE}/__init__.py": b"",
         f"{SITE}/serve.py": (HERE / "standin.py").read_bytes(),
         "/etc/systemd/system/sglang.service": UNIT.encode(),
+        **(more or {}),
     }
     machine = LabHost(name, files).up()
     machine.inside("systemctl daemon-reload && systemctl enable -q --now sglang.service")
@@ -68,6 +69,10 @@ def plugin_wheel(payload: bytes, folder: Path | None = None) -> Path:
     (package / "payload.bin").write_bytes(payload)
     (package / "__main__.py").write_text(f"print({json.dumps(json.dumps({'overrides': ['sglang.serve.Handler']}))})\n")
     return build_wheel(source, source.parent / "wheels")
+
+
+def payload_digest(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()
 
 
 def found(session: HostSession) -> Manifest:

@@ -118,7 +118,7 @@ def test_a_unit_of_our_own_fails_loudly_and_leaves_nothing(machine: LabHost, con
         with pytest.raises(OrchestrateError, match="did not start"):
             session.services.start(unit.name)
         session.services.install(
-            ServiceUnit(unit.name, ("/bin/sh", "-c", 'printf %s "$K"; exec sleep 999'), secret_env=unit.secret_env)
+            ServiceUnit(unit.name, ("/bin/sh", "-c", 'printf "%s\\n" "$K"; exec sleep 999'), secret_env=unit.secret_env)
         )
         session.services.start(unit.name)
         until(lambda: session.services.logs(unit.name, 1) == ['a"b$c\\d`'])
