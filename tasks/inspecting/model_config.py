@@ -303,7 +303,8 @@ def _tokenizer(texts: Mapping[str, str], path: str) -> str:
     return str(_json(path, "tokenizer_config.json", text).get("tokenizer_class") or "?") if text else ""
 
 
-def _template(texts: Mapping[str, str], path: str) -> str:
+def chat_template(texts: Mapping[str, str], path: str) -> str:
+    """The chat template of a model folder, '' without one."""
     if "chat_template.jinja" in texts:
         return texts["chat_template.jinja"]
     for name in ("chat_template.json", "tokenizer_config.json"):
@@ -318,7 +319,7 @@ def _template(texts: Mapping[str, str], path: str) -> str:
 
 def _thinking(texts: Mapping[str, str], path: str) -> str:
     """none, always, switchable (a template variable decides) or unknown (no template)."""
-    template = _template(texts, path)
+    template = chat_template(texts, path)
     if not template:
         return "unknown"
     if "enable_thinking" in template or "reasoning_effort" in template:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import posixpath
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.transport.base import Transport
+from tasks.compat import check_configs
+from tasks.compat_view import TensorTable
 from tasks.inspecting import memory, roofline
-from tasks.inspecting.model_config import FILES, ModelFacts, ModelUnreadable, read_model
-from tasks.inspecting.probe import read_files
+from tasks.inspecting.model_config import FILES, ModelFacts, ModelUnreadable, chat_template, read_model
+from tasks.inspecting.probe import RemoteFiles, read_files
 from tasks.inspecting.serving import Serving
 
 if TYPE_CHECKING:
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 DEFAULT_CONTEXT = 32768
 DEFAULT_REQUESTS = 48  # what SGLang sets for DFLASH when nothing is given
 CPU_STATIC_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model and the files of its folder that the compatibility library looks at."""
+
+    facts: ModelFacts
+    files: RemoteFiles
 
 
 def read(
@@ -31,9 +41,12 @@ def read(
         "target": (serving and serving.option("model_path", "model")) or scope.target,
         "draft": (serving and serving.option("speculative_draft_model_path")) or scope.draft,
     }
-    facts = {role: _remote(transport, path, serving, notes) if path else None for role, path in paths.items()}
-    target, draft = facts["target"], facts["draft"]
-    return target, draft, describe(target, draft, notes)
+    found = {role: _remote(transport, path, serving, notes) if path else None for role, path in paths.items()}
+    target, draft = found["target"], found["draft"]
+    document = describe(target.facts if target else None, draft.facts if draft else None, notes)
+    if target and draft:
+        document["compat"] = fit(target, draft, serving)
+    return target.facts if target else None, draft.facts if draft else None, document
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
@@ -46,33 +59,38 @@ def read_folder(folder: Path) -> dict[str, Any]:
 
 
 def describe(target: ModelFacts | None, draft: ModelFacts | None, notes: list[str]) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "target": target.to_json() if target else None,
-        "draft": draft.to_json() if draft else None,
-        "notes": notes,
-    }
-    if target and draft:
-        document["compat"] = fit(target, draft)
-    return document
+    facts = {"target": target.to_json() if target else None, "draft": draft.to_json() if draft else None}
+    return {**facts, "notes": notes}
 
 
-def fit(target: ModelFacts, draft: ModelFacts) -> dict[str, Any]:
-    """The verdict of the compatibility library on two configurations."""
-    try:
-        check = importlib.import_module("tasks.compat").check_configs
-    except ModuleNotFoundError:
-        return {"problems": [], "notes": ["not checked: the compatibility library is not installed"]}
-    return check(dict(target.raw), dict(draft.raw)).to_json()
+def fit(target: Found, draft: Found, serving: Serving | None) -> dict[str, Any]:
+    """The verdict of the compatibility library: {ok, problems[], notes[], findings[], facts}."""
+    service = {**serving.given(), **serving.resolved} if serving else None
+
+    def tensors(model: Found) -> TensorTable | None:
+        return {name: (dtype, tuple(shape)) for name, (dtype, shape) in model.files.tensors.items()} or None
+
+    report = check_configs(
+        target.facts.raw,
+        draft.facts.raw,
+        target_tensors=tensors(target),
+        draft_tensors=tensors(draft),
+        target_tokenizer=target.files.tokenizer,
+        draft_tokenizer=draft.files.tokenizer,
+        chat_template=chat_template(target.files.texts, target.facts.path) or None,
+        service=service,
+    )
+    return report.to_json()
 
 
-def _remote(transport: Transport, path: str, serving: Serving | None, notes: list[str]) -> ModelFacts | None:
+def _remote(transport: Transport, path: str, serving: Serving | None, notes: list[str]) -> Found | None:
     where = path
     if not posixpath.isabs(where):
         if serving is None or serving.cwd is None:
             notes.append(f"{path} is no absolute path; its files were not looked for")
             return None
         where = posixpath.join(serving.cwd, path)
-    files = read_files(transport, where, FILES, listing=True)
+    files = read_files(transport, where, FILES, listing=True, model=True)
     if not files.exists:
         hint = (
             "is a repository name whose files lie in a cache: give the folder"
@@ -82,7 +100,7 @@ def _remote(transport: Transport, path: str, serving: Serving | None, notes: lis
         notes.append(f"{path} {hint}")
         return None
     try:
-        return read_model(where, files.texts, files.listing)
+        return Found(read_model(where, files.texts, files.listing), files)
     except ModelUnreadable as error:
         notes.append(str(error))
         return None

@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class ProbeFailed(HostError):
     """The host answered, but could not be looked at."""
 
 
-PARTS = ("base", "imports", "processes", "machine", "main")
+PARTS = ("base", "imports", "processes", "machine", "models", "main")
 
 
 @cache
@@ -38,7 +38,9 @@ def script() -> bytes:
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """Texts of files below one folder, what was missing, and the names and sizes directly in the folder."""
+    """Texts of files below one folder, what was missing, names and sizes directly in the folder, and for models
+    {tensor: [dtype, shape]} and a tokenizer whose vocabulary is replaced by its hash.
+    """
 
     root: str
     exists: bool
@@ -46,6 +48,8 @@ class RemoteFiles:
     texts: Mapping[str, str]
     missing: Sequence[str]
     listing: Sequence[tuple[str, int]]
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] | None = None
 
     def tree(self) -> BundleTree:
         return BundleTree(self.root, self.texts)
@@ -68,19 +72,22 @@ def read_files(
     globs: Sequence[str] = (),
     *,
     listing: bool = False,
+    model: bool = False,
     timeout_s: float = 30.0,
 ) -> RemoteFiles:
     """Texts of files (each up to 2 MiB) below root on the host; names that are not there end in `missing`."""
-    options = {"root": root, "files": list(files), "globs": list(globs), "listing": listing}
+    options = {"root": root, "files": list(files), "globs": list(globs), "listing": listing, "model": model}
     answer = _call(transport, "files", options, timeout_s)
-    texts = json.loads(zlib.decompress(base64.b64decode(answer["packed"])))
+    packed = json.loads(zlib.decompress(base64.b64decode(answer["packed"])))
     return RemoteFiles(
         root=answer["root"],
         exists=answer["exists"],
         readable=answer["readable"],
-        texts=texts,
+        texts=packed["texts"],
         missing=answer["missing"],
         listing=[(name, size) for name, size in answer["listing"]],
+        tensors=packed["tensors"],
+        tokenizer=packed["tokenizer"],
     )
 
 

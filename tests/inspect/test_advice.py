@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -341,3 +342,35 @@ def test_a_missing_draft_stops_the_model_task(transport: LocalTransport, service
     (scratch / "draft_27b" / "config.json").unlink()
     with pytest.raises(ModelsDoNotFit, match="the draft model can't be judged"):
         InspectModel().verify(Context(transport, service.scope))  # type: ignore[arg-type]
+
+
+def safetensors(shapes: dict[str, list[int]]) -> bytes:
+    """A whole file of zeros with these tensors."""
+    entries, offset = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * math.prod(shape)
+        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    head = json.dumps(entries).encode()
+    return len(head).to_bytes(8, "little") + head + bytes(offset)
+
+
+def test_the_draft_is_checked_down_to_its_tensors(transport: LocalTransport, service: Any, scratch: Path) -> None:
+    """The projection of five tapped layers must take 5 x 5120 values; a draft for another width is refused."""
+    (scratch / "draft_27b" / "model.safetensors").write_bytes(safetensors({"fc.weight": [5120, 5 * 64]}))
+    (scratch / "draft_27b" / "broken.safetensors").write_bytes(b"not one")
+    ctx: Any = Context(transport, service.scope)
+    found = InspectModel().apply(ctx)["model"]["compat"]
+    assert found["facts"]["mask_token_id"] == 248070
+    assert found["ok"] is False
+    assert any("fc.weight" in problem for problem in found["problems"])
+    with pytest.raises(ModelsDoNotFit, match="the draft does not fit the target"):
+        InspectModel().verify(ctx)
+
+
+def test_another_tokenizer_beside_the_draft_is_seen(transport: LocalTransport, service: Any, scratch: Path) -> None:
+    for name, vocab in (("hybrid_27b", {"a": 0}), ("draft_27b", {"b": 0})):
+        tokenizer = {"model": {"vocab": vocab}, "added_tokens": [{"content": "<|mask|>", "id": 248070}]}
+        (scratch / name / "tokenizer.json").write_text(json.dumps(tokenizer))
+    problems = InspectModel().apply(Context(transport, service.scope))["model"]["compat"]["problems"]  # type: ignore[arg-type]
+    assert any("another tokenizer" in problem for problem in problems)

@@ -1,7 +1,7 @@
 """Called as `python3 -IBS - MODE OPTIONS`; OPTIONS is a JSON object, the answer one JSON object on stdout.
 
 probe  {ports[], unit, paths[], roots[], extra_roots[], seconds}  facts of processes, copies, GPUs and system
-files  {root, files[], globs[], listing}                          texts of files (zlib, base64) and a listing
+files  {root, files[], globs[], listing, model}                   texts of files (zlib, base64), listing, tensors
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from tasks.inspecting.host_side.base import Facts, collect, mask_text, read, start_command
 from tasks.inspecting.host_side.machine import GPU_COMMANDS, ROOTS, UNIT_KEYS, copies, server_info, system_facts
+from tasks.inspecting.host_side.models import tensor_table, tokenizer_digest
 from tasks.inspecting.host_side.processes import servers
 
 
@@ -80,7 +81,10 @@ def files(options: Facts) -> Facts:
     found = {name: read(os.path.join(root, name), limit) for name in names}
     texts = {name: text for name, text in found.items() if text is not None}
     answer: Facts = {"root": root, "exists": os.path.isdir(root), "readable": os.access(root, os.R_OK | os.X_OK)}
-    answer["packed"] = base64.b64encode(zlib.compress(json.dumps(texts).encode(), 6)).decode()
+    packed: Facts = {"texts": texts, "tensors": {}, "tokenizer": None}
+    if options.get("model") and answer["readable"]:
+        packed.update(tensors=tensor_table(root), tokenizer=tokenizer_digest(root))
+    answer["packed"] = base64.b64encode(zlib.compress(json.dumps(packed).encode(), 6)).decode()
     answer["missing"] = [name for name in names if name not in texts]
     answer["listing"] = sizes(root) if options.get("listing") and answer["readable"] else []
     return answer

@@ -1,0 +1,49 @@
+"""Tensor tables and a digest of the tokenizer of a model folder, without reading the weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from tasks.inspecting.host_side.base import Facts
+
+MAX_HEADER_BYTES = 100 << 20
+MAX_TOKENIZER_BYTES = 64 << 20
+
+
+def tensor_table(root: str) -> Facts:
+    """{tensor: [dtype, shape]} from the headers of all *.safetensors; files that can't be read are left out."""
+    table: Facts = {}
+    for name in sorted(os.listdir(root)):
+        if name.endswith(".safetensors"):
+            table.update(header(os.path.join(root, name)))
+    return table
+
+
+def header(path: str) -> Facts:
+    """The table of one file; {} when it is no safetensors file."""
+    try:
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            text = file.read(size) if 2 <= size <= MAX_HEADER_BYTES else b""
+        entries = json.loads(text)
+        return {k: [v["dtype"], v["shape"]] for k, v in entries.items() if k != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def tokenizer_digest(root: str) -> dict[str, Any] | None:
+    """tokenizer.json with its vocabulary replaced by a hash: enough to compare two; None without a readable one."""
+    path = os.path.join(root, "tokenizer.json")
+    try:
+        if os.path.getsize(path) > MAX_TOKENIZER_BYTES:
+            return None
+        with open(path, "rb") as file:
+            tokenizer = json.loads(file.read().decode("utf-8"))
+        vocabulary = json.dumps(tokenizer.get("model", {}).get("vocab"), sort_keys=True)
+        added = [{"content": t["content"], "id": t["id"]} for t in tokenizer.get("added_tokens", [])]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return {"model": {"vocab": hashlib.sha256(vocabulary.encode()).hexdigest()}, "added_tokens": added}
