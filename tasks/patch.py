@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
-from orchestrator.release.build import BuildPlan, build_release, release_id
+from orchestrator.release.build import BuildPlan, build_release, read_document, release_id
 from orchestrator.release.launch import in_environment
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.wheels import build_plugin_wheel
@@ -127,7 +126,7 @@ class SelfTest(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         hooks = self._run(ctx, "hooks", "--json")
-        document = json.loads(hooks)
+        document = read_document(hooks)
         bad = [row["target"] for row in document["hooks"] if not row["ok"]]
         if bad:
             raise OrchestrateError(

@@ -192,20 +192,26 @@ def _overrides(store: ReleaseStore, plan: BuildPlan, venv: str) -> tuple[Any, ..
         timeout_s=300,
     )
     try:
-        answer = json.loads(
-            done.stdout.strip().splitlines()[-1] if done.stdout.strip().startswith("{") else done.stdout
-        )
-    except (ValueError, IndexError) as error:
+        answer = read_document(done.stdout)
+    except ValueError as error:
         raise OrchestrateError(
-            f"host {store.transport.host!r}: the plugin in {venv} does not list what it overrides; its wheel is "
-            "not right."
+            f"host {store.transport.host!r}: the plugin in {venv} does not list what it overrides; its wheel is not right."
         ) from error
-    rows = answer.get("overrides", answer.get("hooks", [])) if isinstance(answer, dict) else answer
+    rows = answer.get("hooks", [])
     if not rows:
         raise OrchestrateError(
             f"host {store.transport.host!r}: the plugin in {venv} lists no override; its wheel is empty."
         )
     return tuple(rows)
+
+
+def read_document(text: str) -> dict[str, Any]:
+    """The JSON object in what a program printed, whatever it said before; ValueError without one."""
+    start = text.find("{")
+    answer = json.loads(text[start:]) if start >= 0 else None
+    if not isinstance(answer, dict):
+        raise ValueError("no JSON object")
+    return answer
 
 
 def _remove_quietly(store: ReleaseStore, name: str) -> None:
