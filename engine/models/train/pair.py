@@ -17,6 +17,8 @@ from .export import save_checkpoint
 from .modules import Draft, Target, propose
 from .spec import BLOCK_SIZE, PairSpec, draft_config, target_config
 
+EVALUATED = 64  # windows of held-out text
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -149,8 +151,9 @@ def _block_loss(target: Target, draft: Draft, features: torch.Tensor, ids: torch
 
 
 @torch.no_grad()
-def held_out_loss(target: Target, data: Dataset, settings: Settings, count: int = 64) -> float:
+def held_out_loss(target: Target, data: Dataset, settings: Settings) -> float:
     """Mean nats per token on documents that training never saw, float32."""
+    count = EVALUATED // settings.scale
     length = min(rollout.ROW // settings.scale, data.held_out.numel() - 1)
     starts = torch.linspace(0, data.held_out.numel() - length - 1, count).long().tolist()
     total = 0.0
@@ -162,8 +165,9 @@ def held_out_loss(target: Target, data: Dataset, settings: Settings, count: int 
 
 
 @torch.no_grad()
-def draft_accuracy(target: Target, draft: Draft, data: Dataset, settings: Settings, count: int = 32) -> list[float]:
+def draft_accuracy(target: Target, draft: Draft, data: Dataset, settings: Settings) -> list[float]:
     """How often each of the 15 proposals is the next held-out token, float32."""
+    count = EVALUATED // settings.scale
     generator = torch.Generator(device=data.held_out.device).manual_seed(settings.seed + 4)
     length = min(rollout.ROW // settings.scale, data.held_out.numel() - 1)
     offsets = torch.arange(1, BLOCK_SIZE, device=data.held_out.device)
