@@ -84,26 +84,26 @@ def fit(target: Found, draft: Found, serving: Serving | None) -> dict[str, Any]:
 
 
 def _remote(transport: Transport, path: str, serving: Serving | None, notes: list[str]) -> Found | None:
-    where = path
-    if not posixpath.isabs(where):
-        if serving is None or serving.cwd is None:
-            notes.append(f"{path} is no absolute path; its files were not looked for")
-            return None
-        where = posixpath.join(serving.cwd, path)
-    files = read_files(transport, where, FILES, listing=True, model=True)
+    where = posixpath.join((serving and serving.cwd) or "/", path)
+    files = read_files(transport, where, FILES, listing=True, model=True, repository=path, hubs=_hubs(serving))
     if not files.exists:
-        hint = (
-            "is a repository name whose files lie in a cache: give the folder"
-            if where != path
-            else "is not there, or this login may not see it"
-        )
-        notes.append(f"{path} {hint}")
+        named = "is in no download cache of the service" if path.count("/") == 1 and where != path else "is not there"
+        notes.append(f"{path} {named}, or this login may not see it")
         return None
     try:
-        return Found(read_model(where, files.texts, files.listing), files)
+        return Found(read_model(files.root, files.texts, files.listing), files)
     except ModelUnreadable as error:
         notes.append(str(error))
         return None
+
+
+def _hubs(serving: Serving | None) -> list[str]:
+    """Download caches in the order in which the service's own library looks."""
+    env = (serving.env if serving else None) or {}
+    named = [env["HF_HUB_CACHE"]] if env.get("HF_HUB_CACHE") else []
+    named += [posixpath.join(env["HF_HOME"], "hub")] if env.get("HF_HOME") else []
+    home = env.get("HOME", "/root")
+    return [*named, posixpath.join(home, ".cache", "huggingface", "hub")]
 
 
 def figures(

@@ -73,10 +73,16 @@ def read_files(
     *,
     listing: bool = False,
     model: bool = False,
+    repository: str = "",
+    hubs: Sequence[str] = (),
     timeout_s: float = 30.0,
 ) -> RemoteFiles:
-    """Texts of files (each up to 2 MiB) below root on the host; names that are not there end in `missing`."""
+    """Texts of files (each up to 2 MiB) below root on the host; names that are not there end in `missing`.
+
+    Where root is no folder, `repository` (owner/name) is looked for in the download caches `hubs`.
+    """
     options = {"root": root, "files": list(files), "globs": list(globs), "listing": listing, "model": model}
+    options.update(repository=repository, hubs=list(hubs))
     answer = _call(transport, "files", options, timeout_s)
     packed = json.loads(zlib.decompress(base64.b64decode(answer["packed"])))
     return RemoteFiles(

@@ -1,7 +1,7 @@
 """Called as `python3 -IBS - MODE OPTIONS`; OPTIONS is a JSON object, the answer one JSON object on stdout.
 
 probe  {ports[], unit, paths[], roots[], extra_roots[], seconds}  facts of processes, copies, GPUs and system
-files  {root, files[], globs[], listing, model}                   texts of files (zlib, base64), listing, tensors
+files  {root, files[], globs[], listing, model, repository, hubs[]}  texts of files (zlib, base64), listing, tensors
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from tasks.inspecting.host_side.base import Facts, collect, mask_text, read, start_command
 from tasks.inspecting.host_side.machine import GPU_COMMANDS, ROOTS, UNIT_KEYS, copies, server_info, system_facts
-from tasks.inspecting.host_side.models import tensor_table, tokenizer_digest
+from tasks.inspecting.host_side.models import snapshot, tensor_table, tokenizer_digest
 from tasks.inspecting.host_side.processes import servers
 
 
@@ -75,6 +75,8 @@ def candidate_ports(options: Facts, processes: Facts) -> list[int]:
 
 def files(options: Facts) -> Facts:
     root = options["root"]
+    if not os.path.isdir(root) and options.get("hubs"):
+        root = snapshot(options.get("repository", ""), options["hubs"]) or root
     names = [*options.get("files", []), *(name for glob in options.get("globs", []) for name in matches(root, glob))]
     names = list(dict.fromkeys(names))
     limit = int(options.get("max_bytes", 2 << 20))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from typing import Any
 
-from tasks.inspecting.host_side.base import Facts
+from tasks.inspecting.host_side.base import Facts, read
 
 MAX_HEADER_BYTES = 100 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -47,3 +48,22 @@ def tokenizer_digest(root: str) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return {"model": {"vocab": hashlib.sha256(vocabulary.encode()).hexdigest()}, "added_tokens": added}
+
+
+def snapshot(name: str, hubs: list[str]) -> str | None:
+    """The folder of a repository name (`owner/model`) in a download cache: what `main` points to, else the newest."""
+    if not re.match(r"^[\w.-]+/[\w.-]+$", name):
+        return None
+    for hub in hubs:
+        base = os.path.join(hub, "models--" + name.replace("/", "--"))
+        commit = (read(os.path.join(base, "refs", "main")) or "").strip()
+        named = os.path.join(base, "snapshots", commit)
+        if commit and os.path.isdir(named):
+            return named
+        try:
+            folders = [entry.path for entry in os.scandir(os.path.join(base, "snapshots")) if entry.is_dir()]
+        except OSError:
+            continue
+        if folders:
+            return max(folders, key=os.path.getmtime)
+    return None
