@@ -57,11 +57,16 @@ def draft_block(args: Any) -> int | None:
     from sglang.srt.speculative.dflash_utils import parse_dflash_draft_config
     from sglang.srt.utils.hf_transformers_utils import get_config
 
-    config = get_config(
-        args.speculative_draft_model_path,
-        trust_remote_code=args.trust_remote_code,
-        revision=args.speculative_draft_model_revision,
-    )
+    path = args.speculative_draft_model_path
+    try:
+        config = get_config(
+            path, trust_remote_code=args.trust_remote_code, revision=args.speculative_draft_model_revision
+        )
+    except Exception as error:  # Transformers raises many kinds, most with several lines
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"DDTREE can't read the draft's config.json in {path} ({reason}): check the path."
+        ) from error
     block = parse_dflash_draft_config(draft_hf_config=config).resolve_block_size(default=None)
     return None if block is None else int(block)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness import source_environment
 from sglang_ddtree import compat, hooks
+from sglang_ddtree.__main__ import main
 from sglang_ddtree.algo import refusals, resolve_args
 from sglang_ddtree.config import DDTreeConfig
 from sglang_ddtree.patches import request_refusal
@@ -66,6 +64,19 @@ def test_refusals_are_one_sentence_that_names_the_argument(changes, words):
     assert words in sentence
     assert "\n" not in sentence
     assert sentence.endswith(".")
+
+
+def test_draft_without_a_configuration(tmp_path):
+    args = arguments(
+        speculative_draft_model_path=str(tmp_path),
+        speculative_dflash_block_size=None,
+        trust_remote_code=False,
+        speculative_draft_model_revision=None,
+    )
+    with pytest.raises(
+        ValueError, match=r"^DDTREE can't read the draft's config.json in .*: check the path\.$"
+    ):
+        resolve_args(args)
 
 
 def test_nothing_is_refused_without_reason():
@@ -169,16 +180,8 @@ def test_unknown_version_is_refused_with_what_differs(monkeypatch):
     compat.line()
 
 
-def test_hooks_command_prints_one_json_document():
-    code = "import sglang_cpu; sglang_cpu.activate(); from sglang_ddtree.__main__ import main; raise SystemExit(main({}))"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code.format(["hooks", "--json"])],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=source_environment(),
-    )
-    document = json.loads(done.stdout)
-    assert done.returncode == 0
+def test_hooks_command_prints_one_json_document(capsys):
+    assert main(["hooks", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
     assert document["ok"]
     assert len(document["hooks"]) == len(hooks.HOOKS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 import sglang_cpu.hook
 from harness import ENGINE, source_environment
 from sglang_cpu import environment, versions
-from sglang_cpu.patches import PATCHES
+from sglang_cpu.patches import PATCHES, Patch
 
 
 def child(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -87,11 +89,16 @@ def test_importing_an_unknown_sglang_says_so(tmp_path: Path):
     )
 
 
-def test_an_availability_check_does_not_use_up_a_patch():
-    name = "sglang.srt.speculative.dflash_info"
-    code = f"import sglang_cpu; sglang_cpu.activate(); import importlib.util as u, importlib; u.find_spec({name!r}); "
-    code += f"print(importlib.import_module({name!r}).DFlashVerifyInput.tree_topk)"
-    assert child(code).stdout.strip().splitlines()[-1] == "1"
+def test_an_availability_check_does_not_use_up_a_patch(tmp_path, monkeypatch):
+    (tmp_path / "patched_module.py").write_text("value = 1\n")
+    patch = Patch("patched_module", "value", "a test", lambda module: setattr(module, "value", 2))
+    finder = sglang_cpu.hook.PatchFinder([patch])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    assert importlib.util.find_spec("patched_module") is not None
+    assert finder.applied == []
+    assert importlib.import_module("patched_module").value == 2
+    assert finder.applied == [patch]
 
 
 def test_missing_kernels_raise_when_called():

@@ -37,13 +37,25 @@ def row_positions(worker: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DDTreeVerifyInput, "from_tables", classmethod(from_tables))
 
 
-def walk_through_padding(worker: Any, patch: pytest.MonkeyPatch) -> None:
-    """Accepts any row whose token fits, child of the current row or not."""
+def walk_without_parents(worker: Any, patch: pytest.MonkeyPatch) -> None:
+    """Accepts the next row whose token fits, whether it is a child of the current row or not."""
     original = ops.walk
 
     def walk(target: torch.Tensor, tables: Any) -> Any:
-        tables.par[:, 1:] = 0
-        return original(target, tables)
+        path, commit_lens, bonus, out_tokens = original(target, tables)
+        for b in range(target.shape[0]):
+            rows = [0]
+            while len(rows) < path.shape[1]:
+                later = torch.arange(tables.width) > rows[-1]
+                hits = (later & (tables.tok[b] == target[b, rows[-1]])).nonzero().view(-1)
+                if len(hits) == 0:
+                    break
+                rows.append(int(hits[0]))
+            n = len(rows)
+            path[b, :n] = torch.tensor(rows)
+            out_tokens[b, :n] = target[b, rows]
+            commit_lens[b], bonus[b] = n, target[b, rows[-1]]
+        return path, commit_lens, bonus, out_tokens
 
     patch.setattr(ops, "walk", walk)
 
@@ -81,7 +93,7 @@ def recurrence_as_chain(worker: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker.state_free.backend, "forward_extend", forward_extend)
 
 
-ON_BOTH: tuple[Mutate, ...] = (no_compaction, causal_mask, row_positions, walk_through_padding)
+ON_BOTH: tuple[Mutate, ...] = (no_compaction, causal_mask, row_positions, walk_without_parents)
 ON_HYBRID: tuple[Mutate, ...] = (no_commit, commit_by_depth, recurrence_as_chain)
 
 

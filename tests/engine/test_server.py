@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import time
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,13 +24,20 @@ PACKAGES = ("sglang_cpu", "sglang_ddtree")
 
 
 @pytest.fixture(scope="module")
-def installed_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter with both wheels installed, over the packages of the engine's environment."""
-    folder = tmp_path_factory.mktemp("installed")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both wheels, built offline; a build leaves nothing in the source tree."""
+    folder = tmp_path_factory.mktemp("wheels")
     before = source_files()
     for package in PACKAGES:
         pip("wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ENGINE / package))
-    assert source_files() == before  # a build leaves nothing in the source tree
+    assert source_files() == before
+    return {package: next(folder.glob(f"{package}-*.whl")) for package in PACKAGES}
+
+
+@pytest.fixture(scope="module")
+def installed_python(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with both wheels installed, over the packages of the engine's environment."""
+    folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
     python = folder / "env" / "bin" / "python"
     site = subprocess.run(
@@ -39,7 +47,7 @@ def installed_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
     ).stdout.strip()
     Path(site, "engine-environment.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    pip("install", "--no-deps", "--target", site, *map(str, folder.glob("*.whl")))
+    pip("install", "--no-deps", "--target", site, *map(str, wheels.values()))
     return python
 
 
@@ -68,6 +76,13 @@ def clean_environment() -> dict[str, str]:
     if tree := os.environ.get("ENGINE_SGLANG_TREE"):
         env["PYTHONPATH"] = tree
     return env
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_wheel_holds_every_module(package, wheels):
+    sources = {f"{package}/{path.relative_to(ENGINE / package)}" for path in (ENGINE / package).rglob("*.py")}
+    packed = {name for name in zipfile.ZipFile(wheels[package]).namelist() if name.endswith(".py")}
+    assert packed == sources - {f"{package}/setup.py"}
 
 
 def test_the_pth_file_activates_only_when_asked(installed_python):
