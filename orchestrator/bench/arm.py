@@ -16,6 +16,9 @@ from orchestrator.openai.client import Client, graphs_on, server_identity
 from orchestrator.openai.metrics_text import read_metrics
 from orchestrator.openai.spec_metrics import SpecNames, chain_length_between, names_for, stage_ms_between
 
+DELAY_LIMIT_S = 0.005
+CPU_DELAY_LIMIT_S = 0.1
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -50,7 +53,7 @@ class RowSettings:
     temperature: float = 0.0
     seed: int = 1
     max_live_load: float = 0.0
-    client_delay_limit_s: float = 0.005
+    client_delay_limit_s: float | None = None
     set_hash: str = ""
 
 
@@ -65,6 +68,7 @@ class OpenArm:
         self._client = Client(self.arm.base_url, self.arm.api_key)
         info = self._client.server_info()
         self.graphs = graphs_on(info)
+        self._on_cpu = str(info.get("device")) == "cpu"
         self.version = str(info.get("version") or "")
         self._names: SpecNames = names_for(self.version)
         self._prompts: dict[str, str | list[int]] = {}
@@ -151,13 +155,19 @@ class OpenArm:
             max_live_load=settings.max_live_load,
             cache_flushed=flushed,
             client_delay_p99_s=result.client_delay_p99_s,
-            client_delay_limit_s=settings.client_delay_limit_s,
+            client_delay_limit_s=self._delay_limit(settings),
             host_before=host_before,
             host_after=host_after,
             chain_accept_length=chain_length_between(before or {}, after or {}, self._names),
             stage_ms=stage_ms_between(text_before or "", text_after or "", self._names),
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def _delay_limit(self, settings: RowSettings) -> float:
+        """What was asked, or a default: a CPU engine takes the client's cores, which is its cost, not the client's."""
+        if settings.client_delay_limit_s is not None:
+            return settings.client_delay_limit_s
+        return CPU_DELAY_LIMIT_S if self._on_cpu else DELAY_LIMIT_S
 
     def _foreign(self, before: dict[str, float] | None, after: dict[str, float] | None, own: int) -> int | None:
         """Requests finished for others; None when the server shows no counter."""

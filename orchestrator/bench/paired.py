@@ -44,16 +44,16 @@ def run_paired_sweep(
     beside: bool = True,
     min_pairs: int = MIN_PAIRS,
     max_live_load: float = 0.0,
-    client_delay_limit_s: float = 0.005,
+    client_delay_limit_s: float | None = None,
     done_rows: Sequence[Row] = (),
     warm_up: Sequence[Prompt] = WARM_UP,
 ) -> SweepResult:
     """Measure `pairs` valid pairs per budget and concurrency, and decide.
 
     margin: the least relative gain worth a change, fixed beforehand (0.02 = 2 %). group_size: prompts per pair
-    (at least the concurrency). client_delay_limit_s: raise it where servers and client share a few cores (the
-    embedded host); it is stored with each row. done_rows: rows of an interrupted sweep; their pairs are not
-    measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget
+    (at least the concurrency). client_delay_limit_s: how late (p99) this program itself may run; by default
+    5 ms, and 100 ms beside a server that computes on the CPU. done_rows: rows of an interrupted sweep; their
+    pairs are not measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget
     whose server does not start is skipped with its reason; a linear arm that does not start raises.
     """
     if not prompts or pairs < 1 or not budgets or min(budgets) < 1:
@@ -117,8 +117,6 @@ class _Sweep:
     def _budget_beside(self, line: OpenArm, wide: OpenArm, budget: int, concurrency: int) -> None:
         for pair in self._open_pairs(budget, concurrency):
             group = self._group(pair, concurrency)
-            if not group:
-                return
             arms = [(LINEAR, line), (TREE, wide)]
             rows = {
                 name: self._measure(arm, name, budget, concurrency, pair, group)
@@ -129,12 +127,17 @@ class _Sweep:
                 return
 
     def _open_pairs(self, budget: int, concurrency: int) -> Iterator[int]:
-        """Numbers of pairs still to measure; some spare ones replace pairs that turn out invalid."""
-        spare = max(2, self.pairs // 2)
-        for pair in range(self.pairs + spare):
-            if self._enough(budget, concurrency):
+        """Numbers of pairs still to measure; spare ones replace pairs that turn out invalid.
+
+        A group with a prompt whose greedy output is known to loop would be invalid again, so it is passed over.
+        """
+        tries_left = self.pairs + max(4, self.pairs)
+        for pair in range(3 * self.pairs + len(self.prompts)):
+            if self._enough(budget, concurrency) or not tries_left:
                 return
-            if (concurrency, budget, pair) not in {(r.concurrency, r.budget, r.pair) for r in self.rows}:
+            known = (concurrency, budget, pair) in {(r.concurrency, r.budget, r.pair) for r in self.rows}
+            if not known and not any(p.id in self.looping for p in self._group(pair, concurrency)):
+                tries_left -= 1
                 yield pair
 
     # -- one server at a time ---------------------------------------------------------------------------
@@ -182,7 +185,7 @@ class _Sweep:
                 self.last_arm = ""  # each turn is a block of its own, also right after a turn of the same arm
                 self._gate_in_turn(budget, arm)
                 rows[budget] = {
-                    (c, p): self._measure(arm, name, budget, c, p, self._group(p, c, skip_loops=False))
+                    (c, p): self._measure(arm, name, budget, c, p, self._group(p, c))
                     for p in numbers
                     for c in self.concurrencies
                 }
@@ -197,11 +200,10 @@ class _Sweep:
 
     # -- common -----------------------------------------------------------------------------------------
 
-    def _group(self, pair: int, concurrency: int, skip_loops: bool = True) -> list[Prompt]:
-        """The prompts of a pair; both arms get the same. Prompts whose output loops are left out once known."""
-        usable = [p for p in self.prompts if not (skip_loops and p.id in self.looping)]
+    def _group(self, pair: int, concurrency: int) -> list[Prompt]:
+        """The prompts of a pair; both arms get the same, and so does every budget."""
         size = max(self.group_size, concurrency)
-        return [usable[(pair * size + i) % len(usable)] for i in range(size)] if usable else []
+        return [self.prompts[(pair * size + i) % len(self.prompts)] for i in range(size)]
 
     def _measure(self, arm: OpenArm, name: str, budget: int, concurrency: int, pair: int, group: list[Prompt]) -> Row:
         label = f"{name} {budget}" if name == TREE else name

@@ -321,9 +321,9 @@ class Stub:
 
 
 @contextmanager
-def running_stub(script: Script | None = None) -> Iterator[Stub]:
+def running_stub(script: Script | None = None, kind: type[Stub] = Stub) -> Iterator[Stub]:
     """The stub on a free loopback port, in a thread of its own."""
-    stub = Stub(script or Script())
+    stub = kind(script or Script())
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(stub.handle, "127.0.0.1", 0, backlog=512, limit=2**22))
     stub.port = server.sockets[0].getsockname()[1]

@@ -195,6 +195,26 @@ def test_looping_prompts_are_dropped_once_seen() -> None:
     assert sorted(r.requests[0].prompt_id for r in result.rows) == ["p0", "p0", "p1", "p1", "p2", "p2"]
 
 
+def test_a_looping_prompt_does_not_cost_a_pair_of_another_budget() -> None:
+    class SomeLoops(Stub):
+        def _ids(self, body: dict[str, Any], asked: int) -> list[int]:
+            looping = "number 1 " in self._prompt(body)
+            return [1, 2] * (asked // 2) if looping else super()._ids(body, asked)
+
+    with running_stub(SLOW, SomeLoops) as a, running_stub(FAST, SomeLoops) as t:
+        result = Bench(a, t).sweep([15, 32], pairs=3)
+    ids = {b: [r.requests[0].prompt_id for r in result.rows if r.budget == b and r.arm == "tree"] for b in (15, 32)}
+    assert ids == {15: ["p0", "p1", "p2", "p3"], 32: ["p0", "p2", "p3"]}
+    assert [a.n for a in result.arms] == [3, 3]
+
+
+@pytest.mark.parametrize(("device", "limit"), [("cpu", 0.1), ("cuda", 0.005)])
+def test_the_client_may_run_later_beside_a_cpu_engine(device: str, limit: float) -> None:
+    with bench(Script(device=device), Script(device=device)) as b:
+        result = b.sweep([15], pairs=1, client_delay_limit_s=None)
+    assert {r.client_delay_limit_s for r in result.rows} == {limit}
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_budget_that_does_not_start_is_skipped_with_its_reason(beside: bool) -> None:
     with bench() as b:
