@@ -206,6 +206,7 @@ class Attempt:
     # The ways out
 
     def _ended_by(self, error: BaseException) -> AttemptResult:
+        self._forget_unwritten()
         in_effect = self.record.step in (APPLYING, APPLIED)
         if isinstance(error, ConnectionLost):
             self.context.drop_host()
@@ -216,6 +217,12 @@ class Attempt:
         if isinstance(error, TimedOut) and self.record.step == APPLYING:
             return self._leave(State.UNKNOWN, End.UNKNOWN, TaskFailed(str(error)))
         return self._leave(State.FAILED, End.FAILED, self._as_our_error(error))
+
+    def _forget_unwritten(self) -> None:
+        """After a transaction that failed, the record is ahead of the store."""
+        stored = self.session.store.tasks.get(self.session.run_id, self.spec.key)
+        if stored.version < self.record.version:
+            self.record = stored
 
     def _leave(self, state: State, end: End, error: BaseException) -> AttemptResult:
         reason = self.session.masked(str(error) or type(error).__name__)

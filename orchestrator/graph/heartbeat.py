@@ -15,7 +15,7 @@ LOOK_EVERY_S = 0.3
 
 
 @contextmanager
-def heartbeat(session: RunSession, lease: Lease | None) -> Iterator[None]:
+def heartbeat(session: RunSession, lease: Lease) -> Iterator[None]:
     """Works in a thread of its own until the block ends."""
     end = threading.Event()
     thread = threading.Thread(target=_beat, args=(session, lease, end), name="heartbeat", daemon=True)
@@ -27,14 +27,14 @@ def heartbeat(session: RunSession, lease: Lease | None) -> Iterator[None]:
         thread.join()
 
 
-def _beat(session: RunSession, lease: Lease | None, end: threading.Event) -> None:
+def _beat(session: RunSession, lease: Lease, end: threading.Event) -> None:
     next_beat = 0.0
     while not end.wait(LOOK_EVERY_S):
         try:
-            if lease is not None and time.monotonic() >= next_beat:
+            if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + lease.ttl_s / 4
                 if not session.store.leases.heartbeat(lease):
-                    session.stop.request("lock_lost", f"the lock of host {lease.host} was taken by someone else")
+                    session.stop.request("lock_lost", f"the lock of {lease.host} was taken by someone else")
             reason = session.store.runs.get(session.run_id).cancel_reason
             if reason is not None:
                 session.stop.request("cancelled", f"cancelled: {reason}")

@@ -16,7 +16,7 @@ from orchestrator.graph.scheduler import NOT_SELECTED, Limits, Scheduler
 from orchestrator.graph.session import Listener, RunSession, SessionFactory
 from orchestrator.graph.signals import stop_on_signals
 from orchestrator.store.jsontext import Mask
-from orchestrator.store.leases import DEFAULT_TTL_S, Lease
+from orchestrator.store.leases import DEFAULT_TTL_S, RUN_LEASE, Lease
 from orchestrator.store.process import who
 from orchestrator.store.records import RunRecord, RunState, TaskRecord
 from orchestrator.store.store import Store
@@ -74,6 +74,7 @@ class Runner:
         self._limits = limits or Limits()
         self._lease_ttl_s = lease_ttl_s
         self._lock_wait_s = lock_wait_s
+        self._changes_host = any(spec.changes_host for spec in graph.tasks)
 
     def run(
         self,
@@ -102,7 +103,7 @@ class Runner:
             with self._lease(run) as lease, stop_on_signals(session.stop):
                 previous = run.state
                 self._begin(session, run, resume)
-                guard = self._guard(run.id) if self._guard and lease else nullcontext()
+                guard = self._guard(run.id) if self._guard and self._changes_host else nullcontext()
                 with guard, heartbeat(session, lease):
                     ending = self._carry_out(session, previous, skipped, frozenset(force))
                 return self._finish(session, ending)
@@ -139,12 +140,10 @@ class Runner:
         return latest or self._new(None)
 
     @contextmanager
-    def _lease(self, run: RunRecord) -> Iterator[Lease | None]:
-        """The lease of the host, only for graphs that may change it: looking around never locks anyone out."""
-        if not any(spec.changes_host for spec in self.plan.graph.tasks):
-            yield None
-            return
-        lease = self.store.leases.acquire(run.host, who(), run.id, self._lease_ttl_s, self._lock_wait_s)
+    def _lease(self, run: RunRecord) -> Iterator[Lease]:
+        """The lease of the host for graphs that may change it. Looking around locks only the run itself."""
+        name = run.host if self._changes_host else f"{RUN_LEASE}{run.id}"
+        lease = self.store.leases.acquire(name, who(), run.id, self._lease_ttl_s, self._lock_wait_s)
         try:
             yield lease
         finally:

@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.errors import LockedError, PlanStaleError, UsageError
+from orchestrator.errors import LockedError, PlanStaleError, StoreError, UsageError
 from orchestrator.graph.attempt import Attempt, AttemptResult, End
 from orchestrator.graph.model import Priority, State, TaskSpec
 from orchestrator.graph.session import RunSession
+from orchestrator.store.tasks import StaleTask
 
 DONE_STATES = frozenset({State.COMPLETED, State.SKIPPED})
 NOT_SELECTED = "not selected by --only"
 _URGENCY = {Priority.HIGH: 0, Priority.MEDIUM: 1, Priority.LOW: 2}
-_NEVER_RETRIED = (UsageError, PlanStaleError, LockedError)
+_NEVER_RETRIED = (UsageError, PlanStaleError, LockedError, StoreError, StaleTask)
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Scheduler:
 
     def _finished(self, result: AttemptResult) -> None:
         running = self._running.get(result.key)
-        if running is None or result.end is End.GIVEN_UP:
+        if running is None:
             return  # a thread that was given up came back after all: what it did was refused by the store
         del self._running[result.key]
         spec = self.session.plan.specs[result.key]
@@ -180,10 +181,9 @@ class Scheduler:
         with self.session.record() as event:
             task = self.session.store.tasks.get(self.session.run_id, spec.key)
             if task.state is State.FAILED:
-                self.session.store.tasks.change(
-                    task, State.PENDING, reason=f"again in {wait_s:.1f} s after: {task.reason}"
-                )
-            event("task.retry", spec.key, wait_s=round(wait_s, 3), error=str(result.error))
+                reason = f"again in {wait_s:.1f} s after: {task.reason}"
+                task = self.session.store.tasks.change(task, State.PENDING, reason=reason)
+            event("task.retry", spec.key, state=task.state, wait_s=round(wait_s, 3), error=str(result.error))
         heapq.heappush(self._later, (time.monotonic() + wait_s, spec.key))
 
     def _retry_wait(self, spec: TaskSpec, result: AttemptResult) -> float | None:

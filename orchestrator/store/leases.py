@@ -13,6 +13,7 @@ from orchestrator.store.process import ProcessName, current_process
 from orchestrator.store.records import moment
 
 DEFAULT_TTL_S = 60.0
+RUN_LEASE = "run/"  # in place of a host's name: the lease of a run that only looks, so that nobody resumes it twice
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,10 @@ class Leases:
         return Lease.from_row(row) if row else None
 
     def list(self) -> list[Lease]:
+        """The leases of hosts."""
         with self._database.read() as tx:
             rows = tx.all("SELECT * FROM leases WHERE owner IS NOT NULL ORDER BY host")
-        return [Lease.from_row(row) for row in rows]
+        return [Lease.from_row(row) for row in rows if not row["host"].startswith(RUN_LEASE)]
 
     def acquire(
         self, host: str, owner: str, run_id: str | None, ttl_s: float = DEFAULT_TTL_S, wait_s: float = 0.0
@@ -89,7 +91,7 @@ class Leases:
     def release(self, lease: Lease) -> None:
         with self._database.write() as tx:
             if tx.execute(
-                "UPDATE leases SET owner = NULL, run_id = NULL WHERE host = ? AND token = ?",
+                "UPDATE leases SET owner = NULL, run_id = NULL WHERE host = ? AND token = ? AND owner IS NOT NULL",
                 (lease.host, lease.token),
             ):
                 self._events.append(lease.run_id, None, "lease.released", {"host": lease.host})

@@ -1,0 +1,213 @@
+"""The runner when things go wrong after a change, and when it is stopped: undo, proof, interruption, resume."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ExitCode, PlanStaleError
+from orchestrator.graph.model import Probe, State, TaskContext
+from orchestrator.store.records import Event, RunState
+from orchestrator.store.store import Store, open_store
+from orchestrator.transport.base import ConnectionLost
+from tests.graph.conftest import Do, graph, kinds, runner, states, task
+from tests.graph.fake_host import Break, Effect, FakeHost, Look, NothingLeft
+from tests.graph.stand_in import deploy_graph
+
+
+def test_a_failure_after_a_change_is_undone_in_reverse_and_proved(store: Store, host: FakeHost) -> None:
+    result = runner(store, deploy_graph(last=Break()), host).run()
+    assert (result.state, result.exit_code) == (RunState.ROLLED_BACK, ExitCode.ROLLED_BACK)
+    drops = [line for line in host.lines() if line.startswith("drop")]
+    assert drops == [f"drop {part}" for part in
+                     ("restart", "drop-in", "timer", "canary", "manifest", "plugin", "venv")]  # fmt: skip
+    now = states(store, result.run_id)
+    assert {key for key, state in now.items() if state == "rolled_back"} == {"patch", "canary", "cut-over"}
+    assert now["smoke"] == "failed"
+    assert "rollback.verified" in kinds(store, result.run_id)
+
+
+@pytest.mark.parametrize("why", ["undo fails", "no check", "check fails"])
+def test_a_rollback_that_is_not_proved_says_so(store: Store, host: FakeHost, why: str) -> None:
+    def stuck(ctx: TaskContext) -> None:
+        raise RuntimeError("the unit does not stop")
+
+    change = Do(lambda ctx: ctx.host.do("make x") or {}, undo=stuck if why == "undo fails" else lambda ctx: None)
+    check = None if why == "no check" else NothingLeft() if why == "check fails" else Look()
+    spec = graph(task("a", change, changes_host=True), task("b", Break(), "a"), rollback_check=check)
+    result = runner(store, spec, host).run()
+    assert (result.state, result.exit_code) == (RunState.ROLLBACK_UNVERIFIED, ExitCode.ROLLBACK_UNVERIFIED)
+    assert "rollback.unverified" in kinds(store, result.run_id)
+    assert {"undo fails": "does not stop", "no check": "no check", "check fails": "still there"}[why] in result.reason
+
+
+def test_an_unproved_rollback_goes_on_when_resumed(store: Store, host: FakeHost) -> None:
+    tries: list[int] = []
+
+    def undo(ctx: TaskContext) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError("busy")
+        ctx.host.do("drop x")
+
+    change = Do(lambda ctx: ctx.host.do("make x") or {}, undo=undo)
+    spec = graph(task("a", change, changes_host=True), task("b", Break(), "a"), rollback_check=NothingLeft())
+    first = runner(store, spec, host).run()
+    second = runner(store, spec, host).run(first.run_id, resume=True)
+    assert (first.exit_code, second.exit_code) == (5, 4)
+    assert host.lines() == ["make x", "drop x"]
+    assert change.calls.count("apply") == 1
+
+
+def test_undo_survives_a_lost_connection(store: Store, host: FakeHost) -> None:
+    losses = [ConnectionLost("gone"), ConnectionLost("gone")]
+
+    def undo(ctx: TaskContext) -> None:
+        ctx.host.has("x")
+        if losses:
+            raise losses.pop()
+
+    spec = graph(task("a", Do(undo=undo), changes_host=True), task("b", Break(), "a"), rollback_check=Look())
+    assert runner(store, spec, host).run().exit_code == 4
+
+
+def test_what_was_not_changed_by_this_run_is_not_undone(store: Store, host: FakeHost) -> None:
+    found = Do(probe=lambda ctx: Probe(True, "already there"))
+    spec = graph(task("a", found, changes_host=True), task("b", Break(), "a"), rollback_check=Look())
+    result = runner(store, spec, host).run()
+    assert result.exit_code == 1
+    assert "undo" not in found.calls
+
+
+def test_a_run_that_was_rolled_back_can_be_tried_again(store: Store, host: FakeHost) -> None:
+    first = runner(store, deploy_graph(last=Break()), host).run()
+    second = runner(store, deploy_graph(), host).run(first.run_id, resume=True)
+    assert second.state is RunState.COMPLETED
+    assert set(states(store, first.run_id).values()) == {"completed"}
+    assert host.has("restart")
+
+
+def test_ctrl_c_lets_the_current_effect_finish_and_resume_goes_on(store: Store, host: FakeHost) -> None:
+    result = runner(store, deploy_graph(), host).run(on_event=_press_at("task.applying", "patch"))
+    assert (result.state, result.exit_code) == (RunState.INTERRUPTED, ExitCode.INTERRUPTED)
+    patch = store.tasks.get(result.run_id, "patch")
+    assert patch.state is State.PENDING
+    assert "interrupted by SIGINT" in patch.reason
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = runner(store, deploy_graph(), host).run(result.run_id, resume=True)
+    assert again.exit_code == 0
+    assert len(host.lines()) == len(set(host.lines())) == 7
+
+
+def test_an_effect_that_is_complete_when_stopped_counts(store: Store, host: FakeHost) -> None:
+    def apply(ctx: TaskContext) -> Mapping[str, Any]:
+        ctx.host.do("make x")
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            ctx.check_cancelled()
+            threading.Event().wait(0.01)
+
+    action = Do(apply, lambda ctx: Probe(ctx.host.has("x"), "looked", {"x": 1}))
+    spec = graph(task("a", action, changes_host=True), task("b", Look(), "a"))
+    result = runner(store, spec, host).run()
+    assert result.exit_code == 130
+    assert states(store, result.run_id) == {"a": "completed", "b": "pending"}
+
+
+def test_another_process_can_cancel(store: Store, host: FakeHost, tmp_path: Path) -> None:
+    command = "import sys; from orchestrator.store.store import open_store;" \
+        "open_store(sys.argv[1]).runs.request_cancel(sys.argv[2], 'the machine is needed')"  # fmt: skip
+
+    def apply(ctx: TaskContext) -> Mapping[str, Any]:
+        url = f"sqlite:///{tmp_path}/state.db"
+        subprocess.run([sys.executable, "-c", command, url, ctx.run_id], check=True, timeout=120)
+        while True:
+            ctx.check_cancelled()
+            threading.Event().wait(0.01)
+
+    result = runner(store, graph(task("a", Do(apply))), host).run()
+    assert (result.state, result.exit_code) == (RunState.CANCELLED, 130)
+    assert "the machine is needed" in result.reason
+    again = runner(store, graph(task("a", Do())), host).run(result.run_id, resume=True)
+    assert again.exit_code == 0
+
+
+def test_a_stolen_lock_stops_the_run(store: Store, host: FakeHost) -> None:
+    def apply(ctx: TaskContext) -> Mapping[str, Any]:
+        store.leases.steal("local", "bob", "emergency")
+        while True:
+            ctx.check_cancelled()
+            threading.Event().wait(0.01)
+
+    spec = graph(task("a", Do(apply), changes_host=True), task("b", Look(), "a"))
+    result = runner(store, spec, host, lease_ttl_s=0.4).run()
+    assert result.exit_code == ExitCode.LOCKED
+    assert "taken by someone else" in result.reason
+
+
+KILLED = """
+    import os, sys
+    from tests.graph.fake_host import FakeHost
+    from tests.graph.stand_in import deploy_graph
+    from orchestrator.graph.runner import Runner
+    from orchestrator.store.store import open_store
+    from pathlib import Path
+    folder = Path(sys.argv[1])
+    host = FakeHost(folder, lambda name: os.kill(os.getpid(), 9) if name == sys.argv[2] else None)
+    store = open_store(f"sqlite:///{folder}/state.db")
+    Runner(store, deploy_graph(), lambda name: host, host="fake").run("r1")
+"""
+
+
+def test_killed_in_an_effect_the_task_is_unknown_and_probed(tmp_path: Path) -> None:
+    code = textwrap.dedent(KILLED)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), "after make plugin"], timeout=200)
+    assert done.returncode == -signal.SIGKILL
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store:
+        assert states(store, "r1")["patch"] == "in_progress"
+        assert store.leases.get("fake") is not None
+        host = FakeHost(tmp_path)
+        result = runner(store, deploy_graph(), host).run("r1", resume=True)
+        assert result.exit_code == 0
+        assert kinds(store, "r1", "patch")[3:6] == ["log", "task.unknown", "task.claimed"]
+        assert len(host.lines()) == len(set(host.lines()))
+
+
+def test_drift_under_a_task_that_is_not_done_is_mended_on_resume(store: Store, host: FakeHost) -> None:
+    broken = graph(task("a", Effect("x"), changes_host=True), task("b", Do(probe=_heed_stop), "a"))
+    first = runner(store, broken, host).run(on_event=_press_at("task.claimed", "b"))
+    assert first.exit_code == 130
+    host.do("drop x")
+    second = runner(store, broken, host).run(first.run_id, resume=True)
+    assert second.exit_code == 0
+    assert host.has("x")
+    (event,) = store.events.tail(run_id=first.run_id, kinds=("task.reopened",))
+    assert event.data["reason"] == "the host drifted: missing: x"
+
+
+def test_a_changed_graph_is_not_resumed(store: Store, host: FakeHost) -> None:
+    first = runner(store, graph(task("a", Do()), task("b", Break(), "a")), host).run()
+    with pytest.raises(PlanStaleError, match="added c; removed b"):
+        runner(store, graph(task("a", Do()), task("c", Do(), "a")), host).run(first.run_id, resume=True)
+
+
+def _press_at(kind: str, key: str) -> Callable[[Event], None]:
+    def press(event: Event) -> None:
+        if (event.kind, event.task_key) == (kind, key):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return press
+
+
+def _heed_stop(ctx: TaskContext) -> Probe:
+    ctx.check_cancelled()
+    return Probe(False, "not there")
