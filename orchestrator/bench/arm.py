@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.bench.load import Level, Target, run_load
 from orchestrator.bench.prompts import WARM_UP, Prompt, native_prompt
 from orchestrator.bench.rows import HostSample, RequestFacts, Row
-from orchestrator.openai.client import Client, graphs_on, server_identity
+from orchestrator.openai.client import Client, engine_settings, graphs_on, server_identity
 from orchestrator.openai.metrics_text import read_metrics
 from orchestrator.openai.spec_metrics import SpecNames, chain_length_between, names_for, stage_ms_between
 
@@ -68,6 +68,7 @@ class OpenArm:
         self._client = Client(self.arm.base_url, self.arm.api_key)
         info = self._client.server_info()
         self.graphs = graphs_on(info)
+        self.engine = engine_settings(info)
         self._on_cpu = str(info.get("device")) == "cpu"
         self.version = str(info.get("version") or "")
         self._names: SpecNames = names_for(self.version)
@@ -150,6 +151,7 @@ class OpenArm:
             identity_after=identity_after,
             speculative=self.arm.speculative,
             graphs=self.graphs,
+            engine=self.engine,
             foreign_requests=self._foreign(before, after, len(result.completions)),
             live_load=self._live_load(before),
             max_live_load=settings.max_live_load,

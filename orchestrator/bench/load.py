@@ -99,7 +99,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a load goes and how each request looks."""
+    """Where a load goes and how each request looks.
+
+    thinking: switch the model's reasoning on or off through its chat template (chat only; None = as it comes).
+    extra: further fields of every request's body.
+    """
 
     base_url: str
     api: Api = Api.NATIVE
@@ -109,6 +113,7 @@ class Target:
     temperature: float = 0.0
     seed: int | None = None
     ignore_eos: bool = True
+    thinking: bool | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -157,6 +162,8 @@ async def load(
                 seed=None if target.seed is None else target.seed + i,
                 ignore_eos=target.ignore_eos,
             )
+            if target.thinking is not None:
+                body["chat_template_kwargs"] = {"enable_thinking": target.thinking}
             body |= target.extra
             return await stream_completion(session, target.base_url, target.api, body, clock.now, prompt_id)
 

@@ -122,7 +122,7 @@ class _Sweep:
                 name: self._measure(arm, name, budget, concurrency, pair, group)
                 for name, arm in (arms if pair % 2 == 0 else reversed(arms))
             }
-            self._keep(rows[LINEAR], rows[TREE], line.graphs, wide.graphs)
+            self._keep(rows[LINEAR], rows[TREE])
             if self._given_up(budget, concurrency):
                 return
 
@@ -154,14 +154,13 @@ class _Sweep:
     def _pass(self, order: list[int], numbers: range, backwards: bool) -> None:
         """Open each arm of `order` once (0 = linear) and measure the pairs `numbers` on it."""
         rows: dict[int, dict[tuple[int, int], Row]] = {}
-        graphs: dict[int, bool | None] = {}
         if self._pass_done(order[1:], numbers):
             return
         for budget in reversed(order) if backwards else order:
-            self._turn(budget, numbers, rows, graphs)
+            self._turn(budget, numbers, rows)
         for budget in order[1:]:
             for key, tree_row in rows.get(budget, {}).items():
-                self._keep(rows[0][key], tree_row, graphs[0], graphs[budget])
+                self._keep(rows[0][key], tree_row)
             for concurrency in self.concurrencies:
                 self._given_up(budget, concurrency)
 
@@ -173,7 +172,6 @@ class _Sweep:
         budget: int,
         numbers: range,
         rows: dict[int, dict[tuple[int, int], Row]],
-        graphs: dict[int, bool | None],
     ) -> None:
         """Open one arm (budget 0 = linear) and measure its rows of this pass."""
         if budget in self.skipped:
@@ -181,7 +179,6 @@ class _Sweep:
         name, factory = (TREE, self.tree(budget)) if budget else (LINEAR, self.linear)
         try:
             with OpenArm(factory) as arm:
-                graphs[budget] = arm.graphs
                 self.last_arm = ""  # each turn is a block of its own, also right after a turn of the same arm
                 self._gate_in_turn(budget, arm)
                 rows[budget] = {
@@ -224,16 +221,16 @@ class _Sweep:
             if flagged == ["repetition-loop"]:
                 self.looping |= {r.prompt_id for r in row.requests if r.loop_share > 0.5}
 
-    def _keep(self, line: Row, wide: Row, line_graphs: bool | None, wide_graphs: bool | None) -> None:
+    def _keep(self, line: Row, wide: Row) -> None:
         """Judge both rows of a pair, with what only the pair can tell, and hand them out."""
         lossless = self.gate.get(wide.budget)
         if line.temperature == 0:
             same = [a.ids_sha == b.ids_sha for a, b in zip(line.requests, wide.requests, strict=True) if a.ids_sha]
             lossless = all(same) if same else lossless
-        line = judge(replace(line, other_graphs=wide_graphs))
-        wide = judge(replace(wide, other_graphs=line_graphs, lossless=lossless))
+        judged_line = judge(replace(line, other_graphs=wide.graphs, other_engine=wide.engine))
+        judged_wide = judge(replace(wide, other_graphs=line.graphs, other_engine=line.engine, lossless=lossless))
         known = {r.key for r in self.rows}
-        for row in (line, wide):
+        for row in (judged_line, judged_wide):
             if row.key not in known:
                 self.rows.append(row)
                 self.on_row(row)

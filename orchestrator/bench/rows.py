@@ -113,7 +113,7 @@ class Row:
     budget: nodes of the tree that the pair is about (0 = a linear row shared by all budgets of its pass).
     block: rows measured without a change of arm share it. wall_s: first request sent -> last one ended.
     identity_before/after: fingerprint of the server process. graphs: decode ran in CUDA graphs (None = no such
-    device). foreign_requests: requests the server finished for others meanwhile (None = not observable).
+    device). engine: settings of the server that must be the same in both arms. foreign_requests: requests the server finished for others meanwhile (None = not observable).
     chain_accept_length: tokens per step that the tree's spine alone would have delivered. stage_ms: mean time of
     a step's stages. client_delay_*: how late this program's own event loop ran, and what is allowed.
     """
@@ -135,6 +135,8 @@ class Row:
     speculative: bool = True
     graphs: bool | None = None
     other_graphs: bool | None = None
+    engine: dict[str, str] = field(default_factory=dict)
+    other_engine: dict[str, str] = field(default_factory=dict)
     foreign_requests: int | None = None
     live_load: float | None = None
     max_live_load: float = 0.0

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.bench import stats
 from orchestrator.bench.rows import LINEAR, TREE, Row
+from orchestrator.bench.validity import SET_TOO_SMALL
 from orchestrator.openai.spec_metrics import SpecCounts
 
 MIN_PAIRS = 10
@@ -33,6 +34,7 @@ class ArmSummary:
 
     ci95: bootstrap interval of that median. ci_decision: the same, widened for the number of budgets tried.
     noise_sd: standard deviation of the log ratios. *_tokens_per_step: delivered tokens per verify step.
+    findings: rule id -> how many rows broke it.
     """
 
     budget: int
@@ -112,6 +114,8 @@ def summarise_arm(pairs: Sequence[Pair], margin: float, budgets_tried: int, min_
     counts = {LINEAR: _counts(linear), TREE: _counts(tree)}
     blocks = len({r.block for r in linear + tree})
     prompts = len({h for r in tree for h in r.prompt_hashes})
+    if valid and prompts < MIN_PROMPTS:
+        findings[SET_TOO_SMALL] = 1
     alpha = ALPHA / max(1, budgets_tried)
     ci_decision = stats.bootstrap_ci(ratios, 1 - alpha) if ratios else None
     sign_p = stats.sign_test(ratios, 1 + margin) if ratios else None

@@ -65,6 +65,13 @@ def _graphs(row: Row) -> str | None:
     return None
 
 
+def _unlike(row: Row) -> str | None:
+    for key in row.engine.keys() & row.other_engine.keys():
+        if row.engine[key] != row.other_engine[key]:
+            return f"{key} is {row.engine[key]} in this arm and {row.other_engine[key]} in the other"
+    return None
+
+
 def _restarted(row: Row) -> str | None:
     if row.identity_before != row.identity_after:
         return "the server was restarted during the measurement"
@@ -129,6 +136,7 @@ RULES: tuple[Rule, ...] = (
     Rule("repetition-loop", _loop, "loops in which every draft is right"),
     Rule("no-speculation", _no_spec, "a fall-back to plain decoding"),
     Rule("graphs-off", _graphs, "eager mode, in which a wide step costs as much as a narrow one"),
+    Rule("unlike-arms", _unlike, "another version, model or backend in one arm"),
     Rule("server-restarted", _restarted, "cold caches and other settings half-way"),
     Rule("clocks-throttled", _throttled, "heat or power limits in one arm"),
     Rule("foreign-gpu", _foreign_gpu, "a neighbour on the accelerator"),

@@ -207,3 +207,15 @@ def graphs_on(info: Mapping[str, Any]) -> bool | None:
     if "disable_cuda_graph" in info:
         return not info["disable_cuda_graph"]
     return None
+
+
+# What must be the same in both arms, besides what CUDA graphs and the algorithm say for themselves.
+_LIKE = (
+    "version", "model_path", "speculative_draft_model_path", "dtype", "quantization", "kv_cache_dtype",
+    "attention_backend", "tp_size", "page_size", "enable_deterministic_inference",
+)  # fmt: skip
+
+
+def engine_settings(info: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a server that a fair comparison holds fixed; of paths only the last part, as text."""
+    return {key: str(info[key]).rstrip("/").rsplit("/", 1)[-1] for key in _LIKE if info.get(key) is not None}

@@ -179,6 +179,13 @@ def test_eager_mode_in_one_arm_invalidates_both() -> None:
     assert not any(r.valid for r in result.rows)
 
 
+def test_another_version_in_one_arm_invalidates_both() -> None:
+    with bench(Script(), Script(version="0.5.23")) as b:
+        result = b.sweep([15], pairs=1)
+    assert {f.rule for r in result.rows for f in r.findings} == {"unlike-arms"}
+    assert not any(r.valid for r in result.rows)
+
+
 def test_warm_caches_and_measured_warm_up_prompts_are_refused() -> None:
     with bench(Script(), Script(cached_share=0.9)) as b:
         cached = b.sweep([15], pairs=2)

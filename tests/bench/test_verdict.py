@@ -103,7 +103,9 @@ def test_nothing_valid_is_invalid() -> None:
 
 def test_too_few_prompts_or_blocks_are_no_proof() -> None:
     same = [replace(r, prompt_hashes=("one",)) for r in pair_rows(around(1.3))]
-    assert "prompt set too small" in summarise_arm(pairs_of(same), MARGIN, 1).reason
+    small = summarise_arm(pairs_of(same), MARGIN, 1)
+    assert "prompt set too small" in small.reason
+    assert small.findings == {"prompt-set-too-small": 1}
     lumped = [replace(r, block=int(r.arm == "tree")) for r in pair_rows(around(1.3))]
     assert "2 of 4 blocks" in summarise_arm(pairs_of(lumped), MARGIN, 1).reason
 
