@@ -49,6 +49,16 @@ def test_h200_pair() -> None:
     assert (found.gpus[0].clock_mhz, found.gpus[0].max_clock_mhz, found.gpus[0].power_limit_w) == (1980, 1980, 700.0)
 
 
+def test_h200_as_captured_from_a_live_machine() -> None:
+    found = gpus("h200_driver_580")
+    assert (found.state, found.arch, found.cuda, found.topology) == ("ok", "sm_90", "13.0", {})
+    gpu = found.gpus[0]
+    assert (gpu.name, gpu.driver, gpu.ecc, gpu.mig, gpu.throttled_by) == ("NVIDIA H200", "580.159.04", True, False, [])
+    assert (gpu.clock_mhz, gpu.max_clock_mhz, gpu.free_bytes >> 20) == (345, 1980, 143156)
+    assert found.processes == []
+    assert found.open_kernel_module is True
+
+
 def test_a6000_without_ecc_and_mig() -> None:
     gpu = gpus("a6000").gpus[0]
     assert (gpu.arch, gpu.mig, gpu.ecc, gpu.persistence) == ("sm_86", False, False, False)
