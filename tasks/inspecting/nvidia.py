@@ -178,7 +178,7 @@ def _matrix(text: str) -> dict[str, str]:
     """{"GPU0-GPU1": "NV18"} of a topology table (upper triangle)."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     rows = [re.split(r"\s+", line.strip()) for line in plain.splitlines() if re.match(r"\s*GPU\d+\s", line)]
-    rows = [row for row in rows if len(row) > 1 and not row[1].startswith("GPU")]
+    rows = [row for row in rows if "X" in row]  # the heading names GPUs too, but has no diagonal
     links = {}
     for i, row in enumerate(rows):
         for j in range(i + 1, len(rows)):
