@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -63,12 +64,11 @@ def measure(target: TargetModel, draft: DraftModel, prompt_id: str, category: st
     proposals = propose(target, draft, context, greedy[:new_tokens], [len(prompt) + j for j in anchors], policy.k)
     continuations = [list(greedy[j + 1 : j + draft.config.block_size]) for j in anchors]
     data = _anchor_data(proposals, continuations, budgets, policy)
-    record = PromptRecord(
+    return PromptRecord(
         id=prompt_id, category=category, prompt_ids=list(prompt), greedy_ids=list(greedy[:new_tokens]),
         margins=_margins(logits[:-1], greedy), anchors=data,
         accept={mode: data.steps(mode, new_tokens) for mode in ("chain", *map(str, budgets))},
     )
-    return record
 
 
 def _margins(logits: torch.Tensor, greedy: Sequence[int]) -> list[float]:
@@ -87,12 +87,12 @@ def _anchor_data(proposals: Proposals, continuations: list[list[int]], budgets: 
         entries = best_first(log_probs, max(budgets, default=1), policy)
         path = entry_numbers(entries, ids, wanted)
         entered.append(path)
-        scores.append([round(float(entries[number].score), 5) for number in path])
+        scores.append([round(entries[number].score, 5) for number in path])
         chain.append(1 + chain_length(ids[:, 0].tolist(), wanted))
         chain_slack.append(_chain_slack(log_probs, ids, wanted, chain[-1] - 1))
+        lowest = list(accumulate((entry.score for entry in entries), min))
         for budget in budgets:
-            lowest = min((float(entry.score) for entry in entries[1 : budget + 1]), default=0.0)
-            cutoffs[str(budget)].append(round(lowest, 5))
+            cutoffs[str(budget)].append(round(lowest[min(budget, len(entries) - 1)], 5))
     return AnchorData(entered, scores, chain, chain_slack, cutoffs)
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Request:
     draft: Path
     budgets: tuple[int, ...] = DEFAULT_BUDGETS
     new_tokens: int = 192
-    policy: TreePolicy = TreePolicy()
+    policy: TreePolicy = field(default_factory=TreePolicy)
     device: str = "cpu"
     dtype: str = "float32"
     batch: int = 8

@@ -20,7 +20,11 @@ class TargetModel:
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         hide_broken_torchvision()
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
 
+        # Its bars and notes on fast kernels would drown this tool's own progress.
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
         if not (folder / "config.json").is_file():
             raise BaselineError(f"{folder}/config.json does not exist: name the folder of the target model.")
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,14 +65,13 @@ def chain_length(proposed: Sequence[int], continuation: Sequence[int]) -> int:
     return count
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A node as the search took it; ``parent`` is the number of an earlier entry, 0 is the root."""
 
     parent: int
     depth: int
     rank: int
-    score: np.float32
+    score: float
     on_spine: bool
 
 
@@ -81,26 +82,26 @@ def best_first(log_probs: np.ndarray, budget: int, policy: TreePolicy) -> list[E
     smaller rank. The first b entries are the tree of budget b, for every b from ``policy.spine_depth`` up.
     """
     width = min(policy.k, budget, log_probs.shape[1])
-    logp = log_probs[:, :width].astype(np.float32)
-    penalty = np.float32(policy.off_spine_penalty)
-    entries = [Entry(-1, 0, -1, np.float32(0), True)]
+    # Sums of two float32 in double precision, rounded once, are the float32 sums.
+    logp: list[list[float]] = log_probs[:, :width].astype(np.float32).tolist()
+    penalty = float(np.float32(policy.off_spine_penalty))
+    entries = [Entry(-1, 0, -1, 0.0, True)]
     frontier: list[tuple[float, int, int, int]] = []
 
-    def child_score(parent: Entry, rank: int) -> np.float32:
-        value = np.float32(parent.score + logp[parent.depth, rank])
-        return value if parent.on_spine else np.float32(value - penalty)
+    def child_score(parent: Entry, rank: int) -> float:
+        value = float(np.float32(parent.score + logp[parent.depth][rank]))
+        return value if parent.on_spine or not penalty else float(np.float32(value - penalty))
 
     def offer(number: int, rank: int) -> None:
         parent = entries[number]
         if rank < width and parent.depth < len(logp):
             score = child_score(parent, rank)
-            if score > -np.inf:
-                heapq.heappush(frontier, (-float(score), parent.depth + 1, number, rank))
+            if score > -math.inf:
+                heapq.heappush(frontier, (-score, parent.depth + 1, number, rank))
 
-    def take(number: int, rank: int) -> None:
+    def take(number: int, rank: int, score: float) -> None:
         parent = entries[number]
-        on_spine = parent.on_spine and rank == 0
-        entries.append(Entry(number, parent.depth + 1, rank, child_score(parent, rank), on_spine))
+        entries.append(Entry(number, parent.depth + 1, rank, score, parent.on_spine and rank == 0))
         offer(number, rank + 1)
         offer(len(entries) - 1, 0)
 
@@ -109,10 +110,10 @@ def best_first(log_probs: np.ndarray, budget: int, policy: TreePolicy) -> list[E
         tip = len(entries) - 1
         frontier[:] = [item for item in frontier if item[2:] != (tip, 0)]
         heapq.heapify(frontier)
-        take(tip, 0)
+        take(tip, 0, child_score(entries[tip], 0))
     while frontier and len(entries) <= budget:
-        _, _, number, rank = heapq.heappop(frontier)
-        take(number, rank)
+        score, _, number, rank = heapq.heappop(frontier)
+        take(number, rank, -score)
     return entries
 
 
