@@ -1,0 +1,102 @@
+"""The run report of a stored run: its tasks, smoke checks and sweep, written as files into one folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from orchestrator.bench.result import SweepResult, sweep_from_json
+from orchestrator.bench.watch import compare
+from orchestrator.openai.smoke import CheckResult
+from orchestrator.report.export import arms_csv, rows_csv, sweep_json
+from orchestrator.report.html import RunReport, TaskLine, plots_of, render_report
+from orchestrator.store.records import RunRecord, TaskRecord, moment
+from orchestrator.store.store import Store
+
+SWEEP = "bench.json"  # the artifact in which a run keeps its sweep
+_CHECKS = TypeAdapter(list[CheckResult])
+
+
+def run_report(store: Store, run_id: str, against: str | None = None) -> RunReport:
+    """What the store knows of a run; UsageError for an unknown one. `against`: a run to compare its sweep with."""
+    run = store.runs.get(run_id)
+    tasks = store.tasks.list(run.id)
+    sweep = sweep_of(store, run.id)
+    before = sweep_of(store, against) if against else None
+    return RunReport(
+        title=f"{run.graph} on {run.host}",
+        run_id=run.id,
+        made_at=_time(run.finished_at) or f"running since {_time(run.created_at)}",
+        facts=_facts(run),
+        tasks=[_line(task) for task in tasks],
+        checks=_checks(tasks),
+        sweep=sweep,
+        changes=compare(before, sweep) if before and sweep else (),
+        compared_with=f"run {against}" if against else "",
+    )
+
+
+def sweep_of(store: Store, run_id: str) -> SweepResult | None:
+    """The newest sweep that a run kept; None when it measured nothing."""
+    kept = [artifact for artifact in store.artifacts.list(run_id) if artifact.name == SWEEP]
+    if not kept:
+        return None
+    return sweep_from_json(json.loads(kept[-1].path.read_text()), f"{SWEEP} of {run_id}")
+
+
+def write_run_report(store: Store, run_id: str, folder: Path, against: str | None = None) -> list[Path]:
+    """Write report.html, each plot as PNG and SVG, and the sweep as CSV and JSON; returns the files, report first."""
+    report = run_report(store, run_id, against)
+    files: dict[str, str | bytes] = {"report.html": render_report(report)}
+    for plot in plots_of(report):
+        files |= {f"plots/{plot.name}.png": plot.png, f"plots/{plot.name}.svg": plot.svg}
+    if report.sweep:
+        files |= {
+            "rows.csv": rows_csv(report.sweep.rows),
+            "arms.csv": arms_csv(report.sweep.arms),
+            SWEEP: sweep_json(report.sweep),
+        }
+    written = []
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        written.append(path)
+    return written
+
+
+def _time(seconds: float | None) -> str:
+    at = moment(seconds)
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC") if at else ""
+
+
+def _facts(run: RunRecord) -> Mapping[str, str]:
+    facts = {
+        "host": run.host,
+        "graph": run.graph,
+        "state": run.state.value + (f" (exit code {run.exit_code})" if run.exit_code is not None else ""),
+        "reason": run.reason,
+        "started": f"{_time(run.created_at)} by {run.started_by} from {run.started_from}",
+        "finished": _time(run.finished_at),
+        "settings": ", ".join(f"{key}={value}" for key, value in run.settings.items()),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _line(task: TaskRecord) -> TaskLine:
+    return TaskLine(task.content, task.priority.value, task.state.value, task.duration_s, task.reason)
+
+
+def _checks(tasks: list[TaskRecord]) -> list[CheckResult]:
+    """The checks of every task that ran the smoke suite."""
+    known = set(CheckResult.__dataclass_fields__)
+    found: list[dict[str, Any]] = []
+    for task in tasks:
+        checks = (task.output or {}).get("checks")
+        if isinstance(checks, list) and all(isinstance(c, Mapping) and "proves" in c for c in checks):
+            found += [{k: v for k, v in check.items() if k in known} for check in checks]
+    return _CHECKS.validate_python(found)
