@@ -47,7 +47,7 @@ class TaskTree(ScrollView, can_focus=True):
         Binding("left,h", "fold(True)", "Fold", show=False),
         Binding("right,l", "fold(False)", "Unfold", show=False),
         Binding("o", "fold_all", "Fold or unfold all", show=False),
-        Binding("x", "jump_to_running", "Go to the running task", show=False),
+        Binding("x", "jump_to_running", "Go to the running or failed task", show=False),
         Binding("enter", "choose", "Open the log", show=False),
     ]
 
@@ -237,9 +237,12 @@ class TaskTree(ScrollView, can_focus=True):
         self.refresh()
 
     def action_jump_to_running(self) -> None:
-        running = next((t.key for t in self.reading.tasks.values() if t.state is State.IN_PROGRESS), None)
-        if running:
-            self.select(running)
+        """To the task that matters now: the running one, else one that failed or is not confirmed."""
+        for state in (State.IN_PROGRESS, State.FAILED, State.UNKNOWN, State.ROLLED_BACK):
+            found = next((task.key for task in self.reading.tasks.values() if task.state is state), None)
+            if found:
+                self.select(found)
+                return
 
     def action_choose(self) -> None:
         if self.current_task is None:

@@ -1,0 +1,56 @@
+"""Driving the application in tests: wait for what is to be seen, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from textual.pilot import Pilot
+
+from orchestrator.tui.app import OrchestrateApp
+from orchestrator.tui.prefs import Prefs
+from tests.tui.fixtures import RUN_ID, Stage
+
+PATIENCE_S = 20.0
+
+
+def make_app(
+    stage: Stage, *, theme: str = "textual-dark", run_id: str | None = RUN_ID, view: str = ""
+) -> OrchestrateApp:
+    return OrchestrateApp(stage.url, run_id, stage.hosts_file, Prefs(theme=theme), view=view, clock=stage.clock)
+
+
+async def until(pilot: Pilot[int], condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came true; on screen:\n{screen_text(pilot.app)}")  # type: ignore[arg-type]
+        await pilot.pause(0.01)
+    await pilot.pause()
+
+
+@asynccontextmanager
+async def opened(
+    stage: Stage, *, size: tuple[int, int] = (120, 40), app: OrchestrateApp | None = None
+) -> AsyncIterator[tuple[OrchestrateApp, Pilot[int]]]:
+    """The application with the run on screen, its log read and its benchmark computed."""
+    app = app or make_app(stage)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda: settled(app))
+        yield app, pilot
+
+
+def settled(app: OrchestrateApp) -> bool:
+    return bool(app.reading.run and app.run_view.log_view.lines and app.bench.rows)
+
+
+def screen_text(app: OrchestrateApp) -> str:
+    """What is on screen, as text."""
+    width, height = app.size
+    lines = app.screen._compositor.render_strips(app.size)
+    return "\n".join(strip.text.rstrip()[:width] for strip in lines[:height])
+
+
+def toasts(app: OrchestrateApp) -> str:
+    return " | ".join(str(note.message) for note in app._notifications)

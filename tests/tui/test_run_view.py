@@ -1,0 +1,241 @@
+"""The run view under keys and mouse."""
+
+from __future__ import annotations
+
+from orchestrator.graph.model import State
+from orchestrator.store.records import RunState
+from tests.tui.driving import opened, screen_text, toasts, until
+from tests.tui.fixtures import EARLIER_ID, Stage
+
+
+async def test_opens_on_the_running_task_with_its_log(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        task = app.run_view.selected_task
+        assert task is not None
+        assert task.key == "bench-budgets"
+        for text in (
+            "deploy-ddtree on pro6000",
+            "pair 7 of 12: budget 32 against linear",
+            "[bold]not markup[/bold] and [/] neither",
+            "11 of 16 tasks done",
+            "verdict inconclusive so far",
+        ):
+            await until(pilot, lambda text=text: text in screen_text(app))
+
+
+async def test_moves_with_vim_and_arrow_keys(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        tree = app.run_view.task_tree
+        start = tree.cursor
+        await pilot.press("k", "k", "up")
+        assert tree.cursor == start - 3
+        await pilot.press("j", "down")
+        assert tree.cursor == start - 1
+        await pilot.press("g")
+        assert tree.cursor == 0
+        await pilot.press("G")
+        assert tree.cursor == len(tree.rows) - 1
+        await pilot.press("x")
+        assert tree.cursor == start
+        await pilot.press("pageup")
+        assert tree.cursor < start
+
+
+async def test_the_log_follows_the_cursor(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("g", "j")
+        await until(pilot, lambda: "working on reach the host" in screen_text(app))
+        await pilot.press("g")
+        await until(pilot, lambda: "reach-host: working on" in "\n".join(x.text for x in app.run_view.log_view.lines)
+                    or any(x.task_key == "reach-host" for x in app.run_view.log_view.lines))  # fmt: skip
+        assert app.run_view.log_view.named
+
+
+async def test_new_lines_arrive_while_following_and_not_while_scrolled_up(demo: Stage) -> None:
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        log = app.run_view.log_view
+        log.focus()
+        demo.script.log("bench-budgets", "the newest line")
+        await until(pilot, lambda: "the newest line" in screen_text(app))
+        await pilot.press("k", "k", "k")
+        assert not log.following
+        place = log.scroll_offset.y
+        await until(pilot, lambda: "paused, End follows" in screen_text(app))
+        demo.script.log("bench-budgets", *(f"another line {n}" for n in range(40)))
+        await until(pilot, lambda: log.lines[-1].text == "another line 39")
+        assert log.scroll_offset.y == place
+        assert "another line 39" not in screen_text(app)
+        await pilot.press("end")
+        assert log.following
+        await until(pilot, lambda: "another line 39" in screen_text(app))
+        demo.script.log("bench-budgets", "and on it goes")
+        await until(pilot, lambda: "and on it goes" in screen_text(app))
+
+
+async def test_scrolling_with_the_wheel_stops_following(demo: Stage) -> None:
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        await pilot._post_mouse_events([_wheel_up()], app.run_view.log_view)
+        await until(pilot, lambda: not app.run_view.log_view.following)
+
+
+def _wheel_up() -> type:
+    from textual.events import MouseScrollUp
+
+    return MouseScrollUp
+
+
+async def test_wrap_can_be_switched_off_and_the_long_line_scrolled(demo: Stage) -> None:
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        log = app.run_view.log_view
+        log.focus()
+        rows = log.virtual_size.height
+        await pilot.press("W")
+        assert log.virtual_size.height < rows
+        assert log.virtual_size.width > 300
+        await pilot.press("l", "l")
+        assert log.scroll_offset.x == 16
+        assert app.prefs.wrap
+        await pilot.press("W")
+        assert log.virtual_size.height == rows
+        assert log.scroll_offset.x == 0
+
+
+async def test_search_in_the_log(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        log = app.run_view.log_view
+        log.focus()
+        await pilot.press("slash")
+        await pilot.press(*"linear")
+        await until(pilot, lambda: len(log.matches) >= 2)
+        await pilot.press("enter")
+        assert app.focused is log
+        last = log.match_at
+        await pilot.press("N")
+        assert log.match_at == last - 1
+        await pilot.press("n")
+        assert log.match_at == last
+        await until(pilot, lambda: f"“linear” {last + 1} of {len(log.matches)}" in screen_text(app))
+        await pilot.press("escape")
+        assert log.pattern == ""
+
+
+async def test_filter_the_tree(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        tree = app.run_view.task_tree
+        await pilot.press("slash")
+        await pilot.press(*"dead")
+        await pilot.press("enter")
+        assert [row.key for row in tree.rows if row.key] == ["arm-deadman", "disarm-deadman"]
+        assert app.focused is tree
+        await pilot.press("escape")
+        assert len([row for row in tree.rows if row.key]) == 16
+
+
+async def test_folding_phases(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        tree = app.run_view.task_tree
+        await pilot.press("g", "space")
+        assert "reach-host" not in [row.key for row in tree.rows]
+        await pilot.press("l")
+        assert "reach-host" in [row.key for row in tree.rows]
+        await pilot.press("o")
+        assert all(row.key is None for row in tree.rows)
+        await pilot.press("o")
+        assert len([row for row in tree.rows if row.key]) == 16
+
+
+async def test_why_evidence_and_what_it_waits_for(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("w")
+        await until(pilot, lambda: "works on it, step applying" in screen_text(app))
+        await pilot.press("j", "j")
+        await until(pilot, lambda: "it waits for bench-budgets, which is in_progress" in screen_text(app))
+        await until(pilot, lambda: "Compare budgets with linear in pairs" in screen_text(app))
+        await pilot.press("e")
+        await until(pilot, lambda: "There is none yet: the task is pending" in screen_text(app))
+        await pilot.press("g", "j")
+        await until(pilot, lambda: "looked again at reach-host from the outside" in screen_text(app))
+        await until(pilot, lambda: "until something contradicts it" in screen_text(app))
+
+
+async def test_a_task_that_ends_changes_tree_header_and_page(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("e")
+        demo.script.finish("bench-budgets", output="adopt: budget 32")
+        await until(pilot, lambda: "12 of 16 tasks done" in screen_text(app))
+        await until(pilot, lambda: "adopt: budget 32" in screen_text(app))
+        assert app.reading.tasks["bench-budgets"].state is State.COMPLETED
+
+
+async def test_enter_goes_to_the_log_and_tab_between_parts(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("enter")
+        assert app.focused is app.run_view.log_view
+        await pilot.press("tab")
+        assert app.focused is app.run_view.task_tree
+
+
+async def test_the_mouse_chooses_tasks_folds_and_switches_pages(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        tree = app.run_view.task_tree
+        await pilot.click("#tree", offset=(8, 1))
+        assert tree.current_task is not None
+        assert tree.current_task.key == "reach-host"
+        await pilot.click("#tree", offset=(2, 0))
+        assert "reach-host" not in [row.key for row in tree.rows]
+        await pilot.click("#parts", offset=(10, 0))
+        assert app.run_view.parts.active == "why"
+        await pilot.click("#tabs", offset=(10, 0))
+        assert app.tabs.active == "host"
+
+
+async def test_the_split_moves_and_is_remembered(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        tree = app.run_view.task_tree
+        before = tree.size.width
+        await pilot.press("greater_than_sign")
+        await until(pilot, lambda: tree.size.width > before)
+        await pilot.press("less_than_sign", "less_than_sign")
+        await until(pilot, lambda: tree.size.width < before)
+    assert app.prefs.share == 1
+
+
+async def test_zoom_gives_the_screen_to_one_part_and_back(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("enter", "z")
+        await until(pilot, lambda: app.screen.maximized is app.run_view.log_view)
+        assert "reach-host" not in screen_text(app)
+        await pilot.press("z")
+        await until(pilot, lambda: app.screen.maximized is None and "reach-host" in screen_text(app))
+
+
+async def test_copy_and_save_the_log(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        app.run_view.log_view.focus()
+        await pilot.press("y")
+        assert "pair 7 of 12" in app.clipboard
+        await pilot.press("Y")
+        await until(pilot, lambda: "saved as" in toasts(app))
+        saved = next((demo.folder / ".run").glob("*bench-budgets-log.txt"))
+        assert "pair 7 of 12" in saved.read_text()
+        await pilot.press("w")
+        app.run_view.why.focus()
+        await pilot.press("y")
+        assert "state: ▶ in progress" in app.clipboard
+
+
+async def test_a_finished_run_says_how_it_ended(demo: Stage) -> None:
+    demo.script.fail("bench-budgets", "the server answered 500")
+    demo.script.end(RunState.ROLLED_BACK, 4, "the server answered 500; rolled back and verified")
+    async with opened(demo) as (app, pilot):
+        await until(pilot, lambda: "the server answered 500; rolled back and verified" in screen_text(app))
+        assert "ROLLED BACK" in screen_text(app)
+        assert "left, by" not in screen_text(app)
+
+
+async def test_another_run_can_be_shown(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        app.feed.show_run(EARLIER_ID)
+        await until(pilot, lambda: EARLIER_ID in screen_text(app))
+        await until(pilot, lambda: "measured: keep linear" in screen_text(app))
+        await until(pilot, lambda: app.run_view.log_view.lines)

@@ -1,0 +1,169 @@
+"""Host, bench, roadmap, history and to-do views."""
+
+from __future__ import annotations
+
+from orchestrator.graph.todolist import TodoList
+from orchestrator.tui.dialogs import FormScreen
+from orchestrator.tui.look import NO_COLOUR, OFFERED
+from orchestrator.tui.prefs import Prefs
+from tests.tui.driving import make_app, opened, screen_text, toasts, until
+from tests.tui.fixtures import EARLIER_ID, HOST, START, Stage
+
+
+async def test_host_view_counts_the_dead_man_timer_down(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "restores found-3fa9c1 in 4:10" in screen_text(app))
+        for text in ("DFLASH, no tree", "182.4 tokens/s", "59.6/95.6 GiB", "2107 MHz", "● serving", "ddtree-20260102-64",
+                     "sglang.service: drop-in 20-limits.conf was added", "held by"):  # fmt: skip
+            assert text in screen_text(app)
+        demo.clock.now = START + 240
+        app._tick()
+        await until(pilot, lambda: "restores found-3fa9c1 in 1:00" in screen_text(app))
+        demo.clock.now = START + 301
+        app._tick()
+        await until(pilot, lambda: "ITS TIME IS UP" in screen_text(app))
+        demo.script.fact("switch-service", "deadman", HOST, {"armed": False, "release": "found-3fa9c1"})
+        await until(pilot, lambda: "not armed" in screen_text(app))
+
+
+async def test_host_view_shows_a_release_that_goes_live(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("2")
+        demo.script.fact("switch-service", "release", "ddtree-20260102-64",
+                         {"id": "ddtree-20260102-64", "state": "live", "algorithm": "DDTREE"})  # fmt: skip
+        await until(pilot, lambda: "release ddtree-20260102-64 (DDTREE)" in screen_text(app))
+
+
+async def test_bench_view_shows_figures_plots_and_refused_rows(demo: Stage) -> None:
+    async with opened(demo, size=(120, 60)) as (app, pilot):
+        await pilot.press("3")
+        await until(pilot, lambda: "Rows that do not count" in screen_text(app))
+        for text in ("1.110", "1.097–1.137", "6 (+1 refused)", "B=64: slower than linear in 6 of 6 pairs",
+                     "repetition-loop: the output repeats itself", "speed against linear", "B=16"):  # fmt: skip
+            await until(pilot, lambda text=text: text in screen_text(app))
+
+
+async def test_bench_view_takes_the_stored_verdict_when_the_run_wrote_it(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("3")
+        verdict = {"decision": "keep linear", "reason": "no budget gains more than 2 %"}
+        demo.script.fact("bench-budgets", "bench.result", demo.script.run_id, {"verdict": verdict, "arms": []})
+        await until(pilot, lambda: "keep linear: no budget gains more than 2 %" in screen_text(app))
+        assert "verdict keep linear" in screen_text(app)
+
+
+async def test_roadmap_view_renders_the_document_of_the_store(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("4")
+        await until(pilot, lambda: "SGLang DDTree roadmap: pro6000" in screen_text(app))
+        await pilot.press("G")
+        await until(pilot, lambda: "SGLang DDTree roadmap: pro6000" not in screen_text(app))
+
+
+async def test_history_shows_compares_and_opens_runs(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("5")
+        await until(pilot, lambda: EARLIER_ID in screen_text(app))
+        await pilot.press("d")
+        await until(pilot, lambda: "mark another run with space first" in toasts(app))
+        await pilot.press("space", "j", "d")
+        await until(pilot, lambda: "then" in screen_text(app) and "13:59" in screen_text(app))
+        await until(pilot, lambda: "graph shape" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.tabs.active == "run" and f"run {EARLIER_ID}" in screen_text(app))
+
+
+async def test_to_dos_are_added_edited_claimed_and_finished(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("6")
+        await until(pilot, lambda: "Ask who owns the drop-in" in screen_text(app))
+        assert "[bold]soon[/bold]" in screen_text(app)
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(app.screen, FormScreen))
+        await pilot.press(*"Call Bo", "enter")
+        await until(pilot, lambda: "Call Bo" in screen_text(app) and not isinstance(app.screen, FormScreen))
+        await pilot.press("G")
+        table = app.query_one("#todos")
+        await until(pilot, lambda: app.query_one("#todo").item.content == "Call Bo")
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, FormScreen))
+        await pilot.press("end", *" Ye", "enter")
+        await until(pilot, lambda: "Call Bo Ye" in screen_text(app))
+        assert app.focused is table
+        await pilot.press("c")
+        await until(pilot, lambda: app.query_one("#todo").item.status == "in_progress")
+        await pilot.press("f")
+        await until(pilot, lambda: app.query_one("#todo").item.status == "completed")
+        await pilot.press("u")
+        await until(pilot, lambda: app.query_one("#todo").item.status == "pending")
+        await pilot.press("D")
+        await until(pilot, lambda: app.query_one("#todo").item.status == "cancelled")
+    kept = [item.content for item in TodoList(demo.store).items() if not item.bound]
+    assert "Call Bo Ye" in kept
+
+
+async def test_a_refused_to_do_says_why(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("6", "c")
+        await until(pilot, lambda: "ada@workbench" in toasts(app))
+
+
+async def test_every_theme_shows_every_view(demo: Stage) -> None:
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        for _ in OFFERED:
+            await pilot.press("ctrl+t")
+            for key, text in zip(
+                "123456", ("Log", "Service", "Verdict", "roadmap", EARLIER_ID, "drop-in"), strict=True
+            ):
+                await pilot.press(key)
+                await until(pilot, lambda text=text: text in screen_text(app))
+
+
+async def test_without_colour_nothing_on_screen_has_one(demo: Stage) -> None:
+    app = make_app(demo, theme=NO_COLOUR)
+    async with opened(demo, app=app) as (app, pilot):
+        for key in "123456":
+            await pilot.press(key)
+            await pilot.pause()
+            svg_colours = {
+                str(colour)
+                for strip in app.screen._compositor.render_strips(app.size)
+                for segment in strip.apply_filter(app._filters[-1], app.screen.styles.background)
+                if segment.style
+                for colour in (segment.style.color, segment.style.bgcolor)
+                if colour is not None and not colour.is_default
+            }
+            assert svg_colours == set()
+        await pilot.press("1")
+        marked = [
+            segment.text
+            for strip in app.screen._compositor.render_strips(app.size)
+            for segment in strip
+            if segment.style and segment.style.reverse
+        ]
+        assert any("bench-budgets" in text for text in marked)
+
+
+async def test_layout_is_remembered(demo: Stage) -> None:
+    prefs = Prefs.load()
+    app = make_app(demo)
+    app.prefs = prefs
+    async with opened(demo, app=app) as (app, pilot):
+        await pilot.press("ctrl+t", "greater_than_sign")
+        app.run_view.log_view.focus()
+        await pilot.press("W", "2")
+        theme = app.theme
+    kept = Prefs.load()
+    assert (kept.theme, kept.view, kept.share, kept.wrap) == (theme, "host", 3, False)
+
+
+def test_preferences_survive_nonsense() -> None:
+    prefs = Prefs.load()
+    assert prefs.path is not None
+    for text in ("", "[]", '{"theme": 7, "share": "x", "view": "host"}', "\x00"):
+        prefs.path.parent.mkdir(parents=True, exist_ok=True)
+        prefs.path.write_text(text)
+        loaded = Prefs.load()
+        assert (loaded.theme, loaded.share) == ("textual-dark", 2)
+    assert Prefs(theme="no such theme").theme_among(["textual-dark"]) == "textual-dark"
