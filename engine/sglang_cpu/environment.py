@@ -22,6 +22,7 @@ ARGUMENTS: dict[str, str | None] = {
     "--attention-backend": "intel_amx",
     "--disable-overlap-schedule": None,
     "--skip-server-warmup": None,
+    "--sleep-on-idle": None,  # else an idle scheduler spins on a whole core
     "--max-total-tokens": "8192",
     "--max-running-requests": "8",
     "--max-mamba-cache-size": "64",
