@@ -1,8 +1,7 @@
 """What a verify width costs in memory on one GPU, and which node budgets fit.
 
-B is the number of non-root nodes, T = B + 1 the verify width (padded by the engine where that pays). All
-figures are bytes per GPU; heads and channels are divided by tp. Formulas: see docs/versions.md's companion,
-the memory section of the engine's documentation; they are checked against published figures in the tests.
+B is the number of non-root nodes, T = B + 1 the verify width. All figures are bytes per GPU; heads and channels
+are divided by tp. The formulas are checked against published figures of a 27B hybrid in tests/inspect/test_models.py.
 """
 
 from __future__ import annotations
