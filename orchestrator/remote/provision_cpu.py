@@ -13,10 +13,12 @@ from pathlib import Path
 from orchestrator.errors import OrchestrateError
 from orchestrator.release import wheels
 from orchestrator.remote.pip import Progress, operator_settings, pip_install
+from orchestrator.remote.script import run_script
 from orchestrator.remote.services import ServiceDriver, ServiceUnit
 from orchestrator.transport.base import Transport
 
 STAMP = "orchestrate-provision.json"
+BASE_VARIABLE = "ORCHESTRATE_ENGINE_BASE"  # an environment made by this module, for hosts that come and go
 PYTHON_CHECK = "import sys, venv, ensurepip; print('%d.%d.%d' % sys.version_info[:3])"
 SUPPORTED = ((3, 11), (3, 13))
 
@@ -68,6 +70,8 @@ def provision_environment(host: CpuHost, wheel_dir: Path, progress: Progress) ->
     wanted = hashlib.sha256("\0".join([*texts, wheel.parent.name, version]).encode()).hexdigest()
     if _stamp(host).get("wanted") == wanted:
         return []
+    if _clone_base(host, wanted, progress):
+        return [f"environment {host.venv} (clone of {os.environ[BASE_VARIABLE]})"]
     progress(f"making {host.venv} with Python {version}", None, None)
     host.transport.run(["mkdir", "-p", posixpath.dirname(host.venv)], check=True)
     host.transport.run(["python3", "-m", "venv", host.venv], check=True, timeout_s=300)
@@ -88,6 +92,19 @@ def provision_environment(host: CpuHost, wheel_dir: Path, progress: Progress) ->
     stamp = json.dumps({"wanted": wanted, "python": version, "wheel": wheel.name})
     host.transport.put_bytes(stamp.encode(), posixpath.join(host.venv, STAMP))
     return [f"environment {host.venv}"]
+
+
+def _clone_base(host: CpuHost, wanted: str, progress: Progress) -> bool:
+    """Clone an equal environment that another embedded host of this machine has; False when there is none."""
+    base = os.environ.get(BASE_VARIABLE)
+    if not base or not host.same_machine or _stamp(host, base).get("wanted") != wanted:
+        return False
+    progress(f"cloning {base}", None, None)
+    host.transport.run(["rm", "-rf", host.venv], check=True, timeout_s=600)
+    host.transport.run(["mkdir", "-p", posixpath.dirname(host.venv)], check=True)
+    run_script(host.transport, "cloneenv", {"source": base, "target": host.venv}, timeout_s=1800)
+    _prove_import(host, progress)
+    return True
 
 
 def provision_models(host: CpuHost, progress: Progress) -> list[str]:
@@ -173,9 +190,9 @@ def _prove_import(host: CpuHost, progress: Progress) -> None:
     host.transport.run([host.python, "-m", "sglang_cpu", "doctor"], check=True, timeout_s=300)
 
 
-def _stamp(host: CpuHost) -> Mapping[str, str]:
+def _stamp(host: CpuHost, venv: str | None = None) -> Mapping[str, str]:
     try:
-        return dict(json.loads(host.transport.get_bytes(posixpath.join(host.venv, STAMP))))
+        return dict(json.loads(host.transport.get_bytes(posixpath.join(venv or host.venv, STAMP))))
     except (FileNotFoundError, ValueError):
         return {}
 

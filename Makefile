@@ -1,0 +1,64 @@
+# Every target may be called again: what is there already is kept. Targets that check end with `N passed, N failed`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+ORCHESTRATE := $(VENV)/bin/orchestrate
+
+.PHONY: run venv lint test test-full hosts-test fault-matrix crash-matrix bench docs clean help
+
+help:
+	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
+	@echo "make test           unit, property, engine and end-to-end tests (at most 20 minutes on 2 cores)"
+	@echo "make lint           ruff, mypy, import contracts"
+	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
+	@echo "make fault-matrix   every fault at every point of a deploy, on those hosts"
+	@echo "make crash-matrix   SIGKILL at every event of a run"
+	@echo "make test-full      test, and what needs large downloads"
+	@echo "make bench          the orchestrator's own benchmarks"
+	@echo "make docs           regenerate what is generated in docs/"
+	@echo "make clean          remove every trace, embedded and test hosts included"
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "making $(VENV): pinned packages from constraints.txt"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install -q --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[dev,postgres]'
+	@touch $@
+
+# orchestrate leaves its JSON document in .run/last.json; 9 means: measured, and not adopted.
+run: venv
+	@code=0; $(ORCHESTRATE) run deploy-ddtree --yes || code=$$?; [ $$code = 0 ] || [ $$code = 9 ] || exit $$code
+
+lint: venv
+	@$(PY) -m tools.lint
+
+test: venv
+	@$(PY) -m tools.run_tests
+
+test-full: venv
+	@$(PY) -m tools.run_tests
+	@$(PY) -m tools.run_tests wheels engine-0.5.23
+
+hosts-test: venv
+	@$(PY) -m tests.hosts_lab
+
+fault-matrix: venv
+	@$(PY) -m tests.hosts_lab.fault_matrix
+
+crash-matrix: venv
+	@$(PY) -m tests.graph.crash_matrix
+
+bench: venv
+	@$(PY) -m tests.graph.bench
+	@$(PY) -m tests.bench.selfbench
+	@$(PY) -m tests.tui.scale
+
+docs: venv
+	@$(PY) -m tools.docs
+
+clean:
+	@[ ! -x $(PY) ] || $(PY) -m tools.clean
+	@rm -rf $(VENV) .run .cache .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache *.egg-info build dist
