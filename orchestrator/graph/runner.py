@@ -162,13 +162,11 @@ class Runner:
         self, session: RunSession, previous: RunState, skipped: Mapping[str, str], forced: frozenset[str]
     ) -> _Ending:
         try:
-            session.load_outputs(self.store.tasks.list(session.run_id))
             if previous in (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED):
+                session.load_outputs(self.store.tasks.list(session.run_id))
                 return self._back(session, "an earlier attempt to roll back did not come to an end")
             if previous is not RunState.PENDING:
                 resuming.reopen(session)
-                resuming.restore_outcome(session)
-                session.load_outputs(self.store.tasks.list(session.run_id))
             scheduler = Scheduler(session, self._limits, skipped, forced)
             scheduler.run()
         except OrchestrateError as error:

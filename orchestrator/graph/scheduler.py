@@ -72,7 +72,7 @@ class Scheduler:
                 self._give_up_late_ones()
 
     def _enter_tasks(self) -> None:
-        states = {task.key: task.state for task in self.session.store.tasks.list(self.session.run_id)}
+        states = self.session.store.tasks.states(self.session.run_id)
         self._position = {key: index for index, key in enumerate(self.session.plan.order)}
         for key in self.session.plan.order:
             spec = self.session.plan.specs[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -110,7 +110,7 @@ class RunSession:
         for name in list(self._hosts):
             self.drop_host(name)
 
-    def load_outputs(self, tasks: list[TaskRecord]) -> None:
+    def load_outputs(self, tasks: Iterable[TaskRecord]) -> None:
         self.outputs = {task.key: task.output for task in tasks if task.output is not None}
 
     def _tell(self, event: Event) -> None:

@@ -139,6 +139,8 @@ class Leases:
 
     def _sentence(self, held: Lease) -> str:
         since, until = moment(held.acquired_at), moment(held.expires_at)
+        if held.host.startswith(RUN_LEASE):
+            return f"run {held.run_id} is being worked on by {held.owner}: wait for it, or `orchestrate cancel` it"
         return (
             f"host {held.host} is locked by {held.owner} (run {held.run_id or 'none'}) since"
             f" {since:%Y-%m-%d %H:%M:%S} UTC, until {until:%H:%M:%S} unless renewed:"

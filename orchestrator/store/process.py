@@ -48,6 +48,7 @@ def current_process() -> ProcessName:
     return ProcessName(machine, boot, namespace, os.getpid(), _start_ticks(os.getpid()) or "")
 
 
+@functools.cache
 def who() -> str:
     """The person and machine as shown to others, for example `ada@workbench`."""
     try:

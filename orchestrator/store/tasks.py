@@ -44,6 +44,12 @@ class Tasks:
             raise UsageError(f"run {run_id} has no task {key}: `orchestrate status {run_id}` lists them")
         return TaskRecord.from_row(row)
 
+    def states(self, run_id: str) -> dict[str, State]:
+        """Only the states of a run's tasks, in the order of the graph."""
+        with self._database.read() as tx:
+            rows = tx.all("SELECT key, state FROM tasks WHERE run_id = ? ORDER BY position", (run_id,))
+        return {row["key"]: State(row["state"]) for row in rows}
+
     def list(self, run_id: str) -> list[TaskRecord]:
         """The tasks of a run in the order of the graph."""
         with self._database.read() as tx:
