@@ -17,10 +17,12 @@ from orchestrator.release.deadman import Deadman, ProcessTrigger
 from orchestrator.release.layout import Layout
 from orchestrator.release.store import ReleaseStore
 from orchestrator.release.systemd_trigger import SystemdTrigger
+from orchestrator.remote.longwork import LongWork
 from orchestrator.remote.process_driver import ProcessDriver
 from orchestrator.remote.services import ServiceDriver
 from orchestrator.remote.systemd_driver import SystemdDriver, user_scope
 from orchestrator.transport.base import Transport
+from orchestrator.transport.container import ContainerTransport
 from orchestrator.transport.embedded import ensure_embedded
 from orchestrator.transport.settings import SshSettings
 from orchestrator.transport.ssh import SshTransport
@@ -72,8 +74,17 @@ class HostSession:
 
     @property
     def privileged(self) -> bool:
-        """Whether root is used for units and releases: system units, unless hosts.yaml says `sudo: none`."""
-        return self.config.service.driver == "systemd" and self.config.sudo.method != "none"
+        """Whether root is used for units and releases: system units, unless hosts.yaml says `sudo: none`.
+
+        Commands inside a container are root's anyway.
+        """
+        root = self.config.sudo.method != "none" or self.config.container is not None
+        return self.config.service.driver == "systemd" and root
+
+    def work(self, name: str) -> LongWork:
+        """A piece of long work on this host that survives the connection."""
+        folder = posixpath.join(self.root, "work")
+        return LongWork(self.transport, self.services, folder, name, privileged=self.privileged)
 
     def activation(self) -> Activation:
         """The switch between releases on this host's unit; resolves the secrets."""
@@ -109,9 +120,10 @@ class HostSession:
 def connect(config: HostConfig, state_dir: Path, masker: secrets.Masker | None = None) -> HostSession:
     """Connect to a host, starting the embedded one if need be; the caller closes the session."""
     masker = masker or secrets.Masker()
-    transport = SshTransport(connection_settings(config, state_dir, masker), masker.mask)
+    link = SshTransport(connection_settings(config, state_dir, masker), masker.mask)
+    transport: Transport = link if config.container is None else ContainerTransport(link, config.container.id)
     try:
-        transport.connect()
+        link.connect()
     except BaseException:
         transport.close()
         raise
@@ -168,6 +180,6 @@ def make_driver(session: HostSession) -> ServiceDriver:
     if session.config.service.driver == "process":
         return ProcessDriver(session.transport, session.home)
     env_folder = posixpath.join(session.root, "env")
-    if session.config.sudo.method == "none":
+    if not session.privileged:
         return SystemdDriver(session.transport, env_folder, user_scope(session.transport, session.home))
     return SystemdDriver(session.transport, env_folder)

@@ -195,7 +195,8 @@ def _overrides(store: ReleaseStore, plan: BuildPlan, venv: str) -> tuple[Any, ..
         answer = read_document(done.stdout)
     except ValueError as error:
         raise OrchestrateError(
-            f"host {store.transport.host!r}: the plugin in {venv} does not list what it overrides; its wheel is not right."
+            f"host {store.transport.host!r}: the plugin in {venv} does not list what it overrides; its wheel is "
+            "not right."
         ) from error
     rows = answer.get("hooks", [])
     if not rows:

@@ -21,10 +21,15 @@ _ASKPASS = "IFS= read -r __p; printf '%s\\n' \"$__p\" | sudo -S -p '' -v || exit
 
 @dataclass(frozen=True)
 class Exec:
-    """A command line for the remote shell, and what has to precede the caller's own bytes on its stdin."""
+    """A script for /bin/sh, and what has to precede the caller's own bytes on its stdin."""
 
-    line: str
+    script: str
     stdin_head: bytes = b""
+
+    @property
+    def line(self) -> str:
+        """The command line that runs the script, whatever the login shell is."""
+        return shlex.join(["/bin/sh", "-c", self.script])
 
 
 def build(
@@ -65,7 +70,7 @@ def build(
         if sudo_password is not None:
             head = sudo_password.encode() + b"\n" + head
             command = _ASKPASS + command
-    return Exec(shlex.join(["/bin/sh", "-c", command]), head)
+    return Exec(command, head)
 
 
 def kill_call(call_id: str, *, sudo: bool = False) -> str:

@@ -147,6 +147,17 @@ class SshTransport:
         self.connect()
         return forwarded(open_channel)
 
+    def open_command(self, argv: Sequence[str], *, sudo: bool = False) -> paramiko.Channel:
+        """A channel whose two ways are stdin and stdout of a command; the caller closes it."""
+        call = quoting.build(
+            argv, sudo=sudo and self._use_sudo(argv[0]), sudo_password=self._password() if sudo else None
+        )
+        channel = self._session(self.connect(), argv[0])
+        channel.exec_command(call.line)
+        if call.stdin_head:
+            channel.sendall(call.stdin_head)
+        return channel
+
     def fresh(self) -> SshTransport:
         other = SshTransport(self.settings, self._mask)
         other.connect()

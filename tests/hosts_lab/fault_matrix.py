@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ POINTS = (
 )
 DEADLINE_S = 25.0
 GRACE_S = 60.0  # for a loaded machine: boot, restart and first answer
-PAYLOAD = bytes(range(256)) * (12 << 12)  # 12 MiB, so that an upload can be hit
+PAYLOAD = random.Random(12).randbytes(12 << 20)  # incompressible, so that an upload can be hit
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,6 @@ class CellRun:
 
     def resumed(self, host: lab.LabHost) -> None:
         """A second operator, undisturbed, ends right, and nothing was applied twice."""
-        # The operator's lock may still be held by a killed run of the same id, which may take it again at once.
         process = self.operator(host, "")
         output, _ = process.communicate(timeout=300)
         self.log += ["--- resumed", *output.splitlines()]
@@ -200,7 +200,7 @@ class CellRun:
             raise Failed(f"the switch is {state} after the resumed run")
         if host.inside("ls /etc/systemd/system | grep -c ^orchestrate- || true").strip() != "0":
             raise Failed("units of the switch were left")
-        if host.inside("pgrep -f /opt/ddtree/deadman/deadman.py || true").strip():
+        if host.inside("pgrep -f '[d]eadman[.]py' || true").strip():
             raise Failed("a process of the switch was left")
 
 
