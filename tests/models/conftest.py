@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,18 @@ if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transf
     collect_ignore_glob = ["test_*.py"]
 else:
     import torch
+
+    if importlib.util.find_spec("sglang") is not None:
+        # The engine's own tests may follow in this process and need torchvision mended, not hidden.
+        from sglang_cpu.environment import VARIABLES
+
+        for _name, _value in VARIABLES.items():
+            os.environ.setdefault(_name, _value)
+
+        import sglang_cpu
+
+        sglang_cpu.activate()
+
     from baselines.environment import hide_broken_torchvision
 
     hide_broken_torchvision()
