@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
@@ -31,7 +32,7 @@ class RecordLinear(Action):
         with linear_engine(ctx) as engine:
             checks = run_checks(ctx, engine.url, quick=True)
             samples = take_samples(engine.url, default_prompts(SAMPLE_PROMPTS), knobs_of(ctx).max_tokens)
-        body = {
+        body: dict[str, Any] = {
             "release": manifest.id,
             "samples": [sample.to_json() for sample in samples],
             "tokens_per_step": tokens_per_step(samples),

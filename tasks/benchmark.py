@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.bench.arm import Arm, ArmFactory
-from orchestrator.bench.paired import SweepResult, run_paired_sweep
+from orchestrator.bench.paired import run_paired_sweep
+from orchestrator.bench.result import SweepResult
 from orchestrator.bench.rows import Row, row_from_json
 from orchestrator.errors import BenchInvalidError, ExitCode, OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Outcome, Probe, TaskContext

@@ -9,7 +9,7 @@ from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 from tasks.knobs import knobs_of
 from tasks.patch import BUILD, tree_engine
-from tasks.serving import SideEngine, remove_side, start_side
+from tasks.serving import SideEngine, remove_side, side_name, start_side
 
 
 class Canary(Action):
@@ -69,32 +69,27 @@ def _facts(session: HostSession, engine: SideEngine) -> dict[str, Json]:
     return {"unit": engine.name, "port": engine.port, "pid": status.main_pid, "nodes": nodes}
 
 
-def canary_name(session: HostSession) -> str:
-    stem = session.unit.removesuffix(".service")
-    return f"{stem}-canary" + (".service" if session.unit.endswith(".service") else "")
-
-
 def remove_canary(session: HostSession) -> None:
-    remove_side(session, canary_name(session))
+    remove_side(session, side_name(session, "canary"))
 
 
 class RetireCanary(Action):
     """Stops and removes the canary once it has served its purpose."""
 
     def probe(self, ctx: TaskContext) -> Probe:
-        if ctx.host.services.definition(canary_name(ctx.host)) is None:
+        if ctx.host.services.definition(side_name(ctx.host, "canary")) is None:
             return Probe(True, "there is no canary", {"removed": False})
         return Probe(False, "the canary still runs")
 
     def changes(self, ctx: TaskContext) -> Sequence[Change]:
-        return (Change("service", canary_name(ctx.host), "stopped and removed"),)
+        return (Change("service", side_name(ctx.host, "canary"), "stopped and removed"),)
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         remove_canary(ctx.host)
         return {"removed": True}
 
     def verify(self, ctx: TaskContext) -> Evidence:
-        name = canary_name(ctx.host)
+        name = side_name(ctx.host, "canary")
         if ctx.host.services.definition(name) is not None:
             raise ValueError(f"the unit {name} is still there")
         return Evidence(f"unit {name}", "no canary unit is left on the host")

@@ -1,4 +1,4 @@
-"""Before anything else: the service runs, and nothing foreign holds the accelerator."""
+"""Before anything else: the service runs, its side ports are free, and nothing foreign holds the accelerator."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from typing import Any
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
+from orchestrator.hosts import readiness
+from orchestrator.hosts.session import HostSession
 from tasks.inspecting import Scope, hardware_part
 from tasks.inspecting.inspection import look
 from tasks.inspecting.nvidia import Gpu, read_gpus
+from tasks.serving import SIDE_PURPOSES, side_name, side_port
 
 
 class AcceleratorFree(Action):
     """Names every process that holds GPU memory and belongs to no server (training, a notebook); never ends one.
 
-    A host without GPU driver has no accelerator to hold: that is the evidence then.
+    A host without GPU driver has no accelerator to hold: that is the evidence then. A service that does not run and a
+    side port that is taken would only be noticed after changes, so they end the run here.
     """
 
     def probe(self, ctx: TaskContext) -> Probe:
         return Probe(False, "who uses the accelerator is looked up in every run")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        require_service(ctx.host)
+        require_side_ports(ctx.host)
         facts, _, servers = look(ctx.host.transport, Scope.of(ctx.host.config))
         accelerators = read_gpus(facts["commands"])
         foreign = hardware_part.foreign(facts, servers)
@@ -42,6 +48,29 @@ class AcceleratorFree(Action):
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
         return {"gpus": output.get("gpus")}
+
+
+def require_service(session: HostSession) -> None:
+    """OrchestrateError, with what to do, unless the unit of hosts.yaml runs."""
+    if session.services.definition(session.unit) is None:
+        raise OrchestrateError(
+            f"Host {session.name!r} has no service {session.unit!r}; make the linear service first, or correct "
+            "service.unit in hosts.yaml."
+        )
+    status = session.services.status(session.unit)
+    if not status.running:
+        how = f"`orchestrate hosts start {session.name}`" if session.config.transport == "embedded" else "its own tools"
+        raise OrchestrateError(
+            f"The service {session.unit!r} on {session.name!r} is {status.active}, not running; start it with {how}, "
+            "then run again."
+        )
+
+
+def require_side_ports(session: HostSession) -> None:
+    """Every port that a side engine will use is free, or used by a side engine of an earlier attempt."""
+    for purpose in SIDE_PURPOSES:
+        if not session.services.status(side_name(session, purpose)).running:
+            readiness.require_free_port(session, side_port(session.config, purpose), "service.canary_port")
 
 
 def _shown(gpu: Gpu) -> dict[str, Json]:

@@ -15,6 +15,8 @@ from orchestrator.release.launch import Launch
 from orchestrator.remote.services import ServiceUnit
 from tasks.launch import on_port
 
+SIDE_PURPOSES = ("canary", "bench", "proof", "linear")
+
 
 @dataclass(frozen=True)
 class SideEngine:
@@ -40,16 +42,20 @@ class SideEngine:
 
 
 def side_port(config: HostConfig, purpose: str) -> int:
-    """Ports beside the service: the canary's, and for purposes that run while a canary lives the following ones."""
-    return config.service.side_port + ("canary", "bench", "proof", "linear").index(purpose)
+    """Ports beside the service: the canary's, and the following ones for what may run while a canary lives."""
+    return config.service.side_port + SIDE_PURPOSES.index(purpose)
+
+
+def side_name(session: HostSession, purpose: str) -> str:
+    """Unit of a side engine, named after the service's."""
+    stem, dot, suffix = session.unit.partition(".service")
+    return f"{stem}-{purpose}{dot}{suffix}"
 
 
 def side_of(session: HostSession, purpose: str, launch: Launch) -> SideEngine:
     """A side engine named after the unit and its purpose, on the port for that purpose."""
     port = side_port(session.config, purpose)
-    stem = session.unit.removesuffix(".service")
-    suffix = ".service" if session.unit.endswith(".service") else ""
-    return SideEngine(f"{stem}-{purpose}{suffix}", on_port(launch, port), port)
+    return SideEngine(side_name(session, purpose), on_port(launch, port), port)
 
 
 def start_side(ctx: TaskContext, engine: SideEngine) -> float:
