@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from orchestrator.errors import UsageError
@@ -69,8 +69,7 @@ class Plan:
                 hint = f"did you mean {near[0]}?" if near else f"`orchestrate plan {self.graph.name}` lists them"
                 raise UsageError(f"{option} {key}: graph {self.graph.name} has no such task; {hint}")
 
-    def _closure(self, keys: Iterable[str], step: object) -> set[str]:
-        assert callable(step)
+    def _closure(self, keys: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
         found: set[str] = set()
         todo = list(keys)
         while todo:
@@ -88,8 +87,9 @@ def find_problems(graph: GraphSpec) -> list[str]:
         *_bad_fields(graph),
         *_bad_edges(graph),
         *_cycle(graph),
+        *_never_reached(graph),
         *_duplicate_effects(graph),
-    ] or _never_reached(graph)
+    ]
 
 
 def _duplicates(graph: GraphSpec) -> list[str]:
@@ -151,11 +151,18 @@ def _duplicate_effects(graph: GraphSpec) -> list[str]:
 
 
 def _never_reached(graph: GraphSpec) -> list[str]:
-    """Every task must be reachable from one that depends on nothing; holds for any graph without other problems."""
+    """Tasks behind a missing dependency or a circle: they are fine themselves, but nothing would ever start them."""
     reached: set[str] = set()
-    for key in _stable_order(graph.tasks):
-        reached.add(key)
-    return [f"task {spec.key} can never be reached" for spec in graph.tasks if spec.key not in reached]
+    left = list(graph.tasks)
+    while found := [spec for spec in left if reached.issuperset(spec.depends_on)]:
+        reached.update(spec.key for spec in found)
+        left = [spec for spec in left if spec.key not in reached]
+    stuck = {spec.key for spec in left}
+    return [
+        f"task {spec.key} can never be reached, because it depends on {key}"
+        for spec in left
+        for key in sorted(stuck.intersection(spec.depends_on) - {spec.key})[:1]
+    ]
 
 
 def _stable_order(tasks: tuple[TaskSpec, ...]) -> tuple[str, ...]:

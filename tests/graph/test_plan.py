@@ -27,6 +27,10 @@ from tests.graph.stand_in import deploy_graph
         ([task("a", Action(), "b")], "task a depends on b, which is not in the graph"),
         ([task("a", Action()), task("a", Action())], "task a is defined twice"),
         ([task("a", Action(), "c"), task("b", Action(), "a"), task("c", Action(), "b")], "in a circle: "),
+        (
+            [task("a", Action(), "gone"), task("b", Action(), "a")],
+            "task b can never be reached, because it depends on a",
+        ),
         ([task("a b/c", Action())], "'a b/c' must be letters"),
         ([task("a", Action(), timeout_s=0)], "task a has a time-out of 0 s"),
         ([task("a", Action(), retry=Retry(0))], "task a allows 0 attempts"),

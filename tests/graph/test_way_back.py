@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ExitCode, PlanStaleError
+from orchestrator.errors import ExitCode, PlanStaleError, StoreError
 from orchestrator.graph.model import Probe, State, TaskContext
 from orchestrator.store.records import Event, RunState
 from orchestrator.store.store import Store, open_store
@@ -180,6 +180,48 @@ def test_killed_in_an_effect_the_task_is_unknown_and_probed(tmp_path: Path) -> N
         assert result.exit_code == 0
         assert kinds(store, "r1", "patch")[3:6] == ["log", "task.unknown", "task.claimed"]
         assert len(host.lines()) == len(set(host.lines()))
+
+
+def test_a_store_that_fails_ends_the_run_and_a_resume_goes_on(
+    store: Store, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = store.events.append
+
+    def full(run_id: str | None, key: str | None, kind: str, data: Any = None) -> Event:
+        if kind == "task.applied" and key == "patch":
+            raise StoreError("the disk that holds state.db is full")
+        return append(run_id, key, kind, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.events, "append", full)
+        result = runner(store, deploy_graph(), host).run("r1")
+    assert (result.state, result.exit_code) == (RunState.ROLLED_BACK, 4)
+    assert "disk that holds state.db is full" in result.reason
+    assert not host.parts()
+    assert runner(store, deploy_graph(), host).run("r1", resume=True).exit_code == 0
+
+
+def test_a_store_that_stays_full_is_reported_and_nothing_hangs(
+    store: Store, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = store.events.append
+    broken: list[bool] = []
+
+    def full(run_id: str | None, key: str | None, kind: str, data: Any = None) -> Event:
+        if broken or (kind == "task.applied" and key == "canary"):
+            broken.append(True)
+            raise StoreError("the disk that holds state.db is full")
+        return append(run_id, key, kind, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.events, "append", full)
+        with pytest.raises(StoreError, match="disk that holds"):
+            runner(store, deploy_graph(), host).run("r1")
+    assert states(store, "r1")["canary"] == "in_progress"
+    assert host.has("canary")
+    store.leases.steal("local", "ada", "in this test the process lives on")
+    assert runner(store, deploy_graph(), host).run("r1", resume=True).exit_code == 0
+    assert len(host.lines()) == len(set(host.lines()))
 
 
 def test_drift_under_a_task_that_is_not_done_is_mended_on_resume(store: Store, host: FakeHost) -> None:

@@ -7,6 +7,9 @@ import subprocess
 import sys
 import textwrap
 
+import psycopg
+import pytest
+
 from orchestrator.graph.model import State
 from orchestrator.store.store import Store, open_store
 from tests.store.conftest import add_run
@@ -15,7 +18,10 @@ WRITERS, ROUNDS = 4, 40
 
 COUNT = """
     import json, sys
-    from orchestrator.graph.model import State
+    import psycopg
+import pytest
+
+from orchestrator.graph.model import State
     from orchestrator.store.store import open_store
     from orchestrator.store.tasks import StaleTask
     store, me, rounds = open_store(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -74,6 +80,18 @@ def test_no_update_is_lost_and_a_follower_misses_nothing(store: Store, store_url
     assert [text for child, text in errors.items() if child.returncode != 0] == []
     assert store.tasks.get("r1", "a").output == {"n": WRITERS * ROUNDS}
     assert store.tasks.get("r1", "a").version == WRITERS * ROUNDS + 1
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_server_that_cut_idle_connections_is_asked_again(store: Store, store_url: str) -> None:
+    add_run(store)
+    with psycopg.connect(store_url.replace("+psycopg", ""), autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    store.events.append("r1", None, "after")
+    assert [event.kind for event in store.events.tail(run_id="r1")] == ["after"]
 
 
 def test_a_writer_killed_in_a_transaction_leaves_nothing_and_blocks_nobody(store: Store, store_url: str) -> None:
