@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -67,7 +67,7 @@ class DelayProbe:
         return percentile(self.delays_s, 99)
 
     @asynccontextmanager
-    async def running(self) -> Any:
+    async def running(self) -> AsyncIterator[DelayProbe]:
         task = asyncio.create_task(self._watch())
         try:
             yield self
@@ -133,9 +133,6 @@ class LoadResult:
             "summary": self.summary.to_json(),
             "client_delay_p99_s": self.client_delay_p99_s,
         }
-
-
-NativePrompt = str | Sequence[int]
 
 
 async def load(

@@ -112,6 +112,7 @@ class _Sweep:
                         for concurrency in self.concurrencies:
                             self._budget_beside(line, wide, budget, concurrency)
                 except OrchestrateError as exc:
+                    line.identity()  # raises when it is the linear arm, or the way to the host, that is gone
                     self.skipped[budget] = str(exc)
 
     def _budget_beside(self, line: OpenArm, wide: OpenArm, budget: int, concurrency: int) -> None:

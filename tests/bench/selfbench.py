@@ -67,13 +67,16 @@ def measure(streams: int, rate: float, seconds: float, in_phase: bool = False) -
     finally:
         server.terminate()
         server.join()
+    read = sum(len(c.deliveries) for c in result.completions)
+    busy_s = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
     return {
         "streams": streams,
         "complete": result.summary.requests - result.summary.failed,
         "chunks_per_s_sent": rate,
-        "chunks_per_s_read": sum(len(c.deliveries) for c in result.completions) / result.summary.wall_s,
+        "chunks_per_s_read": read / result.summary.wall_s,
         "client_delay_p99_ms": (result.client_delay_p99_s or 0.0) * 1e3,
-        "client_cpu_share": (after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime) / result.summary.wall_s,
+        "client_cpu_share": busy_s / result.summary.wall_s,
+        "client_cpu_us_per_chunk": busy_s / read * 1e6,
         "load_average": os.getloadavg()[0],
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ class Bench:
 
 @contextmanager
 def bench(linear: Script = SLOW, tree: Script = FAST) -> Iterator[Bench]:
-    with running_stub(linear) as a, running_stub(tree) as b:
+    with running_stub(replace(linear)) as a, running_stub(replace(tree)) as b:
         yield Bench(a, b)
 
 
@@ -229,6 +230,34 @@ def test_a_budget_that_does_not_start_is_skipped_with_its_reason(beside: bool) -
         result = b.sweep([512, 15], beside=beside)
     assert result.skipped == {512: "no memory for 512 nodes"}
     assert (result.verdict.decision, result.verdict.budget) == (Decision.ADOPT, 15)
+
+
+def test_a_linear_server_that_dies_ends_the_sweep_with_its_error() -> None:
+    with bench() as b:
+
+        def die_later(text: str, done: float, total: float) -> None:
+            if done >= 1:
+                b.linear.script.fault = "hang-up"
+
+        with pytest.raises(HostError, match=str(b.linear.port)):
+            b.sweep([15, 32], pairs=3, on_progress=die_later)
+    assert "tree 32" not in b.opened
+
+
+def test_a_tree_server_that_dies_costs_only_its_budget() -> None:
+    with bench() as b:
+
+        def die_later(text: str, done: float, total: float) -> None:
+            b.tree.script.fault = "hang-up" if "tree 15" in text else ""
+
+        def restarted(budget: int) -> Callable[[], Any]:
+            b.tree.script.fault = ""
+            return Bench.open_tree(b, budget)
+
+        b.open_tree = restarted  # type: ignore[method-assign]
+        result = b.sweep([15, 32], pairs=3, on_progress=die_later)
+    assert list(result.skipped) == [15]
+    assert [(a.budget, a.n) for a in result.arms] == [(32, 3)]
 
 
 def test_loads_are_told_apart() -> None:
