@@ -127,3 +127,18 @@ def test_users_own_sets_are_read(tmp_path: Path, file: str, content: str, count:
     assert len(prompts) == count
     assert (prompts[0].text or prompts[0].messages[0]["content"]) == first
     assert json.dumps([p.id for p in prompts])
+
+
+def test_the_shipped_baseline_is_of_the_shipped_pair_and_comes_out_again(name: str) -> None:
+    from baselines.baseline import load_baseline
+    from baselines.hashing import model_hash, tokenizer_hash
+
+    shipped = load_baseline(MODELS.parent / "baselines" / "data" / f"{name}.json")
+    folder = MODELS / name
+    shipped.require_models(model_hash(folder / "target"), model_hash(folder / "draft"), tokenizer_hash(folder / "target"))
+    prompts = load_prompts("code")
+    assert [p.id for p in shipped.prompts] == [p.id for p in prompts]
+    again = make_baseline(request_for(name, budgets=tuple(shipped.budgets), new_tokens=shipped.new_tokens), prompts[:1],
+                          say=lambda _: None)
+    assert again.prompts[0].greedy_ids == shipped.prompts[0].greedy_ids
+    assert again.prompts[0].accept == shipped.prompts[0].accept
