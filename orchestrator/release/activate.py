@@ -6,12 +6,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from orchestrator.errors import ExitCode, OrchestrateError
 from orchestrator.release.deadman import Deadman
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.store import ReleaseStore
 from orchestrator.remote.services import Override, RestorePlan, ServiceDriver, ServiceStatus
 
 Log = Callable[[str], None]
+
+
+class SwitchLost(OrchestrateError):
+    """The host went back by itself while the switch was still being made; the previous release is in place again."""
+
+    exit_code = ExitCode.ROLLED_BACK
 
 
 @dataclass(frozen=True)
@@ -57,10 +64,11 @@ class Activation:
         at: Callable[[str], None] = lambda _point: None,
         log: Log = lambda _line: None,
     ) -> Switched:
-        """Arm, stop, change the drop-in, start. The caller proves the result, then calls confirm or back.
+        """Arm, stop, change the drop-in, start. The caller proves the result, then calls confirm (or settle and rollback).
 
         before_start runs while nothing serves (for example: wait until the GPU memory is free). `at` is told each point
-        that was passed: armed, stopped, defined, started.
+        that was passed: armed, stopped, defined, started. Raises SwitchLost when the guard fired meanwhile (a slow
+        operator, a restarted host): a release is never started without it.
         """
         token = self.deadman.arm(self.restore_plan(previous), previous.id, deadline_s)
         log(f"dead man's switch armed: {previous.id} returns in {deadline_s:g} s unless the new release is confirmed")
@@ -73,6 +81,7 @@ class Activation:
             before_start()
         self.apply_definition(target)
         at("defined")
+        self._require_guard(token, previous)
         self.services.start(self.unit)
         down = time.monotonic() - started
         self.store.point_current(target.id)
@@ -80,6 +89,19 @@ class Activation:
         status = self.services.status(self.unit)
         log(f"{self.unit} started with {target.id} (pid {status.main_pid}) after {down:.1f} s")
         return Switched(target.id, previous.id, token, down, status)
+
+    def _require_guard(self, token: str, previous: Manifest) -> None:
+        """What the host does after this look undoes our drop-in; what it did before is repeated here."""
+        status = self.deadman.status()
+        if status.state == "armed" and status.token == token:
+            return
+        self.apply_definition(previous)
+        self.services.start(self.unit)
+        raise SwitchLost(
+            f"host {self.store.transport.host!r}: the dead man's switch {status.state} while releases were being "
+            "switched "
+            f"({status.why or 'no reason given'}); {previous.id} serves again, so run again."
+        )
 
     def apply_definition(self, manifest: Manifest) -> None:
         """Put the drop-in of a release in place (or take ours away); it takes effect at the next start."""

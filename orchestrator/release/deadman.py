@@ -19,11 +19,12 @@ DeadmanState = Literal["never armed", "armed", "firing", "fired", "failed", "dis
 
 @dataclass(frozen=True)
 class DeadmanStatus:
-    """What the host says about its switch. steps: what firing did, step by step."""
+    """What the host says about its switch. restores: the release that firing brings back; steps: what firing did."""
 
     state: DeadmanState
     token: str = ""
     why: str = ""
+    restores: str | None = None
     steps: tuple[dict[str, Any], ...] = ()
 
 
@@ -80,6 +81,7 @@ class Deadman:
         link = None if current is None else posixpath.join("releases", current)
         document = {
             "token": token,
+            "restores": current,
             "seconds": seconds,
             "files": dict(plan.files),
             "links": {self.store.layout.current: link},
@@ -87,6 +89,9 @@ class Deadman:
             "boot_commands": [list(command) for command in plan.boot_commands or plan.commands],
         }
         self.store.put(source("deadman").decode(), self.script, mode=0o755)
+        # Room for the host's own record on a disk that is full by then, and the lock that both sides take.
+        script = 'head -c 65536 /dev/zero > "$1/reserve" && : >> "$1/lock" && sync "$1/reserve"'
+        self.store.sh(script, self.folder)
         self.store.put(json.dumps(document), posixpath.join(self.folder, "armed.json"), mode=0o600)
         self.trigger.start(self.script, self.folder, seconds)
         armed = self.status()
@@ -127,5 +132,9 @@ class Deadman:
         )
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         return DeadmanStatus(
-            answer["state"], answer.get("token", ""), answer.get("why", ""), tuple(answer.get("steps", ()))
+            state=answer["state"],
+            token=answer.get("token", ""),
+            why=answer.get("why", ""),
+            restores=answer.get("restores"),
+            steps=tuple(answer.get("steps", ())),
         )

@@ -56,7 +56,7 @@ def settle(
 ) -> Situation:
     """End what an earlier run left open: an armed switch is fired (the previous release returns), a firing one is awaited.
 
-    Also repairs a `current` link that names another release than the one that serves. Raises RollbackUnverified when the
+    A release that serves without ever having been confirmed is taken back too. Also repairs a `current` link that names another release than the one that serves. Raises RollbackUnverified when the
     host could not go back by itself: a person has to look.
     """
     status = activation.deadman.status()
@@ -72,6 +72,13 @@ def settle(
     if status.state == "failed" and not (now.running and now.serving == now.current):
         bad = "; ".join(f"{step['step']}: {step['error']}" for step in status.steps if not step["ok"])
         raise RollbackUnverified(_where(activation, f"going back by itself failed ({bad})"))
+    if status.state == "fired" and status.restores and now.serving not in (status.restores, None):
+        # A start that crossed the firing: what serves is not guarded and was never confirmed.
+        log(f"{now.serving} serves unconfirmed after the host had gone back: {status.restores} is brought back")
+        activation.services.stop(activation.unit)
+        activation.apply_definition(activation.store.read(status.restores))
+        activation.services.start(activation.unit)
+        now = look(activation)
     if now.serving is not None and now.serving != now.current:
         log(f"`current` named {now.current}, but {now.serving} serves: the link is corrected")
         activation.store.point_current(now.serving)

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -237,7 +238,7 @@ def show(results: list[Result]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, help="only so many cells, spread over the matrix")
-    parser.add_argument("--only", help="only cells whose label contains this text")
+    parser.add_argument("--only", help="only cells whose label this regular expression is found in")
     parser.add_argument("--jobs", type=int, default=3, help="hosts at once (most of a cell's time is waiting)")
     wish = parser.parse_args()
     if not os.environ.get(lab.INSIDE):
@@ -249,7 +250,7 @@ def main() -> int:
             lab.remove_all()
     wheel = scene.plugin_wheel(PAYLOAD)
     digest = scene.payload_digest(PAYLOAD)
-    chosen = [cell for cell in cells(wish.cells) if not wish.only or wish.only in cell.label]
+    chosen = [cell for cell in cells(wish.cells) if not wish.only or re.search(wish.only, cell.label)]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fault-matrix-") as scratch:
 

@@ -67,7 +67,9 @@ def plugin_wheel(payload: bytes, folder: Path | None = None) -> Path:
     )
     (package / "__init__.py").write_text("")
     (package / "payload.bin").write_bytes(payload)
-    (package / "__main__.py").write_text(f"print({json.dumps(json.dumps({'overrides': ['sglang.serve.Handler']}))})\n")
+    (package / "__main__.py").write_text(
+        f"print({json.dumps(json.dumps({'hooks': [{'target': 'sglang.serve.Handler'}]}))})\n"
+    )
     return build_wheel(source, source.parent / "wheels")
 
 

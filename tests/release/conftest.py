@@ -53,7 +53,7 @@ def plugin_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (source / "test_plugin" / "__init__.py").write_text("")
     (source / "test_plugin" / "__main__.py").write_text(
-        'import json\ndef main():\n    print(json.dumps({"overrides": ["sglang.serve.Handler"]}))\nmain()\n'
+        'import json\ndef main():\n    print(json.dumps({"hooks": [{"target": "sglang.serve.Handler"}]}))\nmain()\n'
     )
     return build_wheel(source, tmp_path_factory.mktemp("wheels"))
 

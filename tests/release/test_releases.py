@@ -17,9 +17,12 @@ from orchestrator.errors import LockedError, OrchestrateError, UsageError
 from orchestrator.hosts import lock
 from orchestrator.hosts.session import HostSession
 from orchestrator.release import build
+from orchestrator.release.activate import SwitchLost
+from orchestrator.release.drift import drift_of
 from orchestrator.release.found import find_service
 from orchestrator.release.launch import Launch, with_flags
 from orchestrator.release.manifest import Manifest
+from orchestrator.release.settle import look, settle
 from orchestrator.remote.script import run_script
 from orchestrator.remote.services import ServiceUnit
 
@@ -107,7 +110,7 @@ def test_the_manifest_lists_every_difference_with_its_hash_and_the_overrides(bui
     assert any(entry.path == "pyvenv.cfg" for entry in release.changed)
     assert any(entry.path == "bin/pip" for entry in release.changed)
     assert release.removed == ()
-    assert release.overrides == ("sglang.serve.Handler",)
+    assert release.overrides == ({"target": "sglang.serve.Handler"},)
     assert release.wheel is not None
 
 
@@ -302,3 +305,48 @@ def wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not come true in time"
         time.sleep(0.05)
+
+
+def test_a_switch_that_the_host_undid_meanwhile_starts_nothing_unguarded(
+    session: HostSession, built: tuple[Manifest, Manifest]
+) -> None:
+    source, release = built
+
+    def fire_first(point: str) -> None:
+        if point == "stopped":  # as when the host restarts between two commands of the operator
+            session.deadman.fire(session.deadman.status().token)
+
+    with pytest.raises(SwitchLost, match="serves again"):
+        session.activation().switch(release, source, deadline_s=60, at=fire_first)
+    assert ask(session)["argv"][-1] == "LINEAR"
+    assert session.releases.current() == source.id
+    assert look(session.activation()).serving == source.id
+
+
+def test_settle_ends_what_a_killed_operator_left(session: HostSession, built: tuple[Manifest, Manifest]) -> None:
+    source, release = built
+    activation = session.activation()
+    activation.switch(release, source, deadline_s=3600)
+    assert settle(activation).serving == source.id
+    assert ask(session)["argv"][-1] == "LINEAR"
+    # An unconfirmed release that was started after the host had gone back.
+    session.services.stop("sglang")
+    activation.apply_definition(release)
+    session.services.start("sglang")
+    now = settle(activation)
+    assert (now.serving, now.current, now.settled) == (source.id, source.id, True)
+    assert ask(session)["argv"][-1] == "LINEAR"
+
+
+def test_drift_names_the_file_and_shows_the_change(session: HostSession, built: tuple[Manifest, Manifest]) -> None:
+    source, release = built
+    activation = session.activation()
+    assert drift_of(activation, source, source) == []
+    unit = Path(next(iter(source.texts)))
+    unit.write_text(unit.read_text().replace('"LINEAR"', '"BY-HAND"'))
+    (drift,) = drift_of(activation, source, source)
+    assert "changed by hand" in drift.detail
+    assert '+    "BY-HAND"' in drift.diff
+    switched = activation.switch(release, source, deadline_s=60)
+    assert [one.what for one in drift_of(activation, source, release)] == ["unit"]
+    assert activation.confirm(switched.token)

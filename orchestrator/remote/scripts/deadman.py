@@ -1,7 +1,7 @@
 """Brings the previous release back when nobody confirms the new one: `deadman.py VERB DIR [TOKEN]`.
 
 DIR/armed.json is written by the operator before the switch: {"token", "seconds", "files": {path: text or null},
-"links": {path: target or null}, "commands": [[...], ...], "boot_commands": [[...], ...]}.
+"restores": NAME, "links": {path: target or null}, "commands": [[...], ...], "boot_commands": [[...], ...]}.
 Verbs: wait (until the time is up, then fire) · detach (wait, as a process of its own) · fire · boot (fire if still
 armed) · disarm · status. Firing and disarming exclude each other through a lock, so exactly one of them happens.
 """
@@ -45,7 +45,7 @@ def write(target: str, text: str, mode: int) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    with open(path(folder, "lock"), "w", encoding="utf-8") as lock:
+    with open(path(folder, "lock"), "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -82,6 +82,9 @@ def put(target: str, text: str | None) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(target)
     else:
+        os.makedirs(
+            os.path.dirname(target), exist_ok=True
+        )  # an empty folder of drop-ins was taken away with the last one
         write(target, text, 0o644)
 
 
@@ -93,8 +96,12 @@ def relink(link: str, points_to: str | None) -> None:
     part = link + ".orchestrate-part"
     with contextlib.suppress(FileNotFoundError):
         os.remove(part)
-    os.symlink(points_to, part)
-    os.replace(part, link)
+    try:
+        os.symlink(points_to, part)
+        os.replace(part, link)
+    except OSError:  # a full disk may still take one name in place of another
+        os.remove(link)
+        os.symlink(points_to, link)
 
 
 def run(command: list[str]) -> None:
@@ -112,13 +119,38 @@ def fire(folder: str, token: str | None, why: str, commands: str = "commands") -
             return status(folder)
         # Said before it is done: who looks meanwhile must not believe that the new release is still guarded.
         record = {"state": "firing", "token": plan["token"], "why": why, "at": time.time(), "steps": []}
-        write(path(folder, "outcome.json"), json.dumps(record), 0o644)
+        record["restores"] = plan.get("restores")
+        note(folder, record)
         record["steps"] = restore(plan, plan[commands])
         record["state"] = "fired" if all(step["ok"] for step in record["steps"]) else "failed"
         record["done_at"] = time.time()
-        write(path(folder, "outcome.json"), json.dumps(record), 0o644)
-        os.remove(path(folder, "armed.json"))
+        settle(folder, record)
         return record
+
+
+def note(folder: str, record: dict[str, Any]) -> bool:
+    """Write what happened. On a full disk the reserve that was laid by when arming makes room for it."""
+    for _ in range(2):
+        try:
+            write(path(folder, "outcome.json"), json.dumps(record), 0o644)
+            return True
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.remove(path(folder, "reserve"))
+    return False
+
+
+def settle(folder: str, record: dict[str, Any]) -> None:
+    """No longer armed. Without room for the record, renaming (which needs none) still says that it was fired."""
+    written = note(folder, record)
+    if not written and record["state"] == "disarmed":
+        raise OSError("the disk is full: the switch stays armed")
+    if written:
+        os.remove(path(folder, "armed.json"))
+    else:
+        os.replace(path(folder, "armed.json"), path(folder, "outcome.json"))
+    with contextlib.suppress(OSError):
+        os.remove(path(folder, "reserve"))
 
 
 def disarm(folder: str, token: str) -> dict[str, Any]:
@@ -127,16 +159,16 @@ def disarm(folder: str, token: str) -> dict[str, Any]:
         if plan is None or plan["token"] != token:
             return status(folder)
         record = {"state": "disarmed", "token": token, "at": time.time()}
-        write(path(folder, "outcome.json"), json.dumps(record), 0o644)
-        os.remove(path(folder, "armed.json"))
+        settle(folder, record)
         return record
 
 
 def status(folder: str) -> dict[str, Any]:
     plan = read(folder, "armed.json")
     if plan is not None:
-        return {"state": "armed", "token": plan["token"], "seconds": plan["seconds"]}
-    return read(folder, "outcome.json") or {"state": "never armed"}
+        return {"state": "armed", "token": plan["token"], "restores": plan.get("restores")}
+    outcome = read(folder, "outcome.json")
+    return {"state": "fired", **outcome} if outcome else {"state": "never armed"}
 
 
 def wait(folder: str) -> dict[str, Any]:
