@@ -250,7 +250,7 @@ class _Sweep:
     def _given_up(self, budget: int, concurrency: int) -> bool:
         at = self._pairs_at(budget, concurrency)
         if sum(p.valid for p in at) < self.pairs and hopeless(at):
-            self.skipped[budget] = f"slower than linear beyond doubt after {len(at)} pairs"
+            self.skipped[budget] = f"slower than linear beyond doubt after {sum(p.valid for p in at)} pairs"
             return True
         return False
 

@@ -76,7 +76,7 @@ def decide_at_load(arms: Sequence[ArmSummary], margin: float) -> LoadVerdict:
         return answer(Decision.ADOPT, pick, None, f"budget {pick.budget} is {_gain(pick)}; {pick.reason}")
     still_open = [a for a in arms if a.standing in (Standing.OPEN, Standing.NO_DATA)]
     if not still_open:
-        why = f"no budget gains more than {margin:.1%}; the best, {best.budget}, is {_gain(best)}"
+        why = f"no budget gains more than {margin * 100:.1f} %; the best, {best.budget}, is {_gain(best)}"
         return answer(Decision.KEEP_LINEAR, best, None, why)
     needs = [a.pairs_needed for a in still_open if a.pairs_needed is not None]
     more = f"about {min(needs)} pairs would decide" if needs else "more pairs are needed"

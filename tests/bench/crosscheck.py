@@ -1,8 +1,10 @@
 """The same load measured by SGLang's own benchmark and by this project's: `python -m tests.bench.crosscheck`.
 
-ENGINE_PYTHON names an interpreter that has SGLang (0.5.16 or newer). Both clients measure one fixed-latency
+ENGINE_PYTHON names an interpreter that has SGLang (0.5.16 or newer) and the package `datasets`, which its
+benchmark imports. Both clients measure one fixed-latency
 stub in a process of its own, in turn, several rounds; the medians must agree within 5 % or the interval of the
-rounds, whichever is wider. Exit 0 when they do, 1 when not, 2 when there is no such interpreter.
+rounds, whichever is wider. SGLang's client opens a connection per request and counts that into TTFT, so the
+stub's prefill is long against it; on a busy machine TTFT still differs by that. Exit 0 when they do, 1 when not, 2 when there is no such interpreter.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tests.bench.stub_server import Script, running_stub
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = ROOT / "engine" / "models" / "tiny-dense" / "target"
-SCRIPT = Script(prefill_s=0.05, step_s=0.02, accept=(4, 3, 5))
+SCRIPT = Script(prefill_s=0.15, step_s=0.03, accept=(4, 3, 5))
 TOLERANCE = 0.05
 
 

@@ -101,7 +101,7 @@ def test_the_report_is_one_file_that_nests_escapes_and_names_every_finding() -> 
     assert "http" not in text.replace("http://www.w3.org", "").split("<body>")[0]
     assert len(outline.links) == len(plots_of(full_report())) == 6
     words = " ".join(outline.words)
-    for expected in ("Deploy <DDTree>", "pro6000 & friends", "adopt", "server-restarted", "not offered", "known-good 3",
+    for expected in ("Deploy <DDTree>", "pro6000 & friends", "Adopt", "server-restarted", "not offered", "known-good 3",
                      "Budget 512 was given up: no memory.", "as measured", "worse"):  # fmt: skip
         assert expected in words
     assert "prefers-color-scheme: dark" in text

@@ -45,7 +45,7 @@ def test_a_run_becomes_a_folder_of_files(tmp_path: Path) -> None:
     names = {str(path.relative_to(tmp_path / "out")) for path in files}
     assert {"report.html", "rows.csv", "arms.csv", "bench.json", "plots/speed-by-budget.svg"} <= names
     text = files[0].read_text()
-    for expected in ("Benchmark tree budgets", "completed", "not offered", "adopt", "now ÷ before"):
+    for expected in ("Benchmark tree budgets", "completed", "not offered", "Adopt", "now ÷ before"):
         assert expected in text
     assert [c.outcome for c in report.checks] == ["passed", "not offered"]
     assert all(path.stat().st_size for path in files)
