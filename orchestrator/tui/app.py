@@ -107,32 +107,32 @@ class OrchestrateApp(App[int]):
         self.feed = Feed(store_url, run_id, self._post)
         self.head = Header(self.look, id="header")
         self.tabs = TabLine(self.look, VIEWS, id="tabs")
+        self.banner = Static(id="banner", markup=False)
         self.run_view = RunView(self.look, id="run")
         self.run_view.share, self.run_view.log_view.wrapped = prefs.share, prefs.wrap
         self.history_view = HistoryView(self.look, id="history")
         self.roadmap_view = RoadmapView(self.look, id="roadmap")
+        self.views: dict[str, View] = {
+            "run": self.run_view,
+            "host": HostView(self.look, id="host"),
+            "bench": BenchView(self.look, id="bench"),
+            "roadmap": self.roadmap_view,
+            "history": self.history_view,
+            "todo": TodoView(self.look, id="todo"),
+        }
+        self.switcher = ContentSwitcher(*self.views.values(), id="views", initial="run")
         self._trouble = ""
         self._filters.append(_StripColour(self))
 
     @property
-    def views(self) -> list[View]:
-        return list(self.query(View))
-
-    @property
     def active_view(self) -> View:
-        return self.query_one(f"#{self.tabs.active}", View)
+        return self.views[self.tabs.active]
 
     def compose(self) -> ComposeResult:
         yield self.head
-        yield Static(id="banner", markup=False)
+        yield self.banner
         yield self.tabs
-        with ContentSwitcher(id="views", initial="run"):
-            yield self.run_view
-            yield HostView(self.look, id="host")
-            yield BenchView(self.look, id="bench")
-            yield self.roadmap_view
-            yield self.history_view
-            yield TodoView(self.look, id="todo")
+        yield self.switcher
         yield Footer()
 
     def on_mount(self) -> None:
@@ -159,7 +159,7 @@ class OrchestrateApp(App[int]):
         content, now = message.content, self.clock()
         if isinstance(content, feeding.Update):
             self.reading, self.durations, self.bench = content.reading, content.durations, content.bench
-            for view in self.views:
+            for view in self.views.values():
                 view.show(content, now)
             self._show_head(now)
         elif isinstance(content, feeding.Log):
@@ -167,7 +167,7 @@ class OrchestrateApp(App[int]):
         elif isinstance(content, feeding.TaskDetail):
             self.run_view.show_detail(content, now)
         elif isinstance(content, feeding.Lists):
-            for view in self.views:
+            for view in self.views.values():
                 view.show_lists(content, now)
         elif isinstance(content, feeding.Comparison):
             self.history_view.show_comparison(content)
@@ -185,9 +185,8 @@ class OrchestrateApp(App[int]):
         text = self._trouble or (
             f"the store has not answered for {silent:.0f} s; what you see is from before" if silent > SILENT_S else ""
         )
-        banner = self.query_one("#banner", Static)
-        banner.update(text)
-        banner.set_class(bool(text), "-shown")
+        self.banner.update(text)
+        self.banner.set_class(bool(text), "-shown")
 
     def _tick(self) -> None:
         now = self.clock()
@@ -292,10 +291,10 @@ class OrchestrateApp(App[int]):
     # Views and themes
 
     def action_view(self, name: str) -> None:
-        if not any(name == known for known, _, _ in VIEWS):
+        if name not in self.views:
             name = "run"
         self.tabs.activate(name)
-        self.query_one("#views", ContentSwitcher).current = name
+        self.switcher.current = name
         self.feed.want_lists(name in LISTING)
         self.active_view.tick(self.clock())
         self.active_view.focus_first()
@@ -314,7 +313,7 @@ class OrchestrateApp(App[int]):
             part.look = self.look
         self.head.show(self.head.segments, anew=True)
         self.tabs.redraw()
-        for view in self.views:
+        for view in self.views.values():
             view.dress(self.look)
 
 

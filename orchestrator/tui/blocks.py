@@ -34,6 +34,9 @@ def text_of(parts: Line) -> str:
 class Heading:
     text: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", one_line(self.text))
+
 
 @dataclass(frozen=True)
 class Para:
@@ -48,6 +51,9 @@ class Pairs:
 
     rows: tuple[tuple[str, Line], ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple((one_line(label), value) for label, value in self.rows))
+
 
 @dataclass(frozen=True)
 class Table:
@@ -57,12 +63,18 @@ class Table:
     rows: tuple[tuple[Span, ...], ...]
     right: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(one_line(column) for column in self.columns))
+
 
 @dataclass(frozen=True)
 class Diff:
     """A unified diff, line by line."""
 
     lines: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lines", tuple(one_line(item) for item in self.lines))
 
 
 Block = Heading | Para | Pairs | Table | Diff
@@ -94,7 +106,7 @@ def plain_lines(blocks: Sequence[Block]) -> Iterator[str]:
     """The blocks as lines for a screen reader or a pipe: every cell of a table with the name of its column."""
     for block in blocks:
         if isinstance(block, Heading):
-            yield f"== {one_line(block.text)} =="
+            yield f"== {block.text} =="
         elif isinstance(block, Para):
             yield text_of(block.parts)
         elif isinstance(block, Pairs):
@@ -102,7 +114,7 @@ def plain_lines(blocks: Sequence[Block]) -> Iterator[str]:
         elif isinstance(block, Table):
             yield from (_row(block.columns, row) for row in block.rows)
         else:
-            yield from (one_line(item) for item in block.lines)
+            yield from block.lines
 
 
 def _row(columns: Sequence[str], cells: Sequence[Span]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import TodoItem
+from orchestrator.store.jsontext import clean_text
 from orchestrator.store.records import EvidenceRecord, RunRecord
 from orchestrator.store.store import Store, open_store
 from orchestrator.tui import reasons
@@ -117,7 +118,8 @@ class Feed:
     def stop(self) -> None:
         """Ends the thread; one that hangs in a locked store is left behind, it is a daemon."""
         self._requests.put(None)
-        self._thread.join(timeout=1.0)
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
 
     # What views ask; each returns at once and the answer comes as a message.
 
@@ -250,7 +252,7 @@ class Feed:
         from orchestrator.report.roadmap_view import roadmap_view
 
         try:
-            self._post(Roadmap(render(roadmap_view(store, None))))
+            self._post(Roadmap(clean_text(render(roadmap_view(store, None)))))
         except (OrchestrateError, LookupError, ValueError) as error:
             self._post(Roadmap("", one_line(error)))
 

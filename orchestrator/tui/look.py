@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.style import Style
@@ -42,12 +43,7 @@ _HIGH_CONTRAST_LIGHT = Theme(
                "block-cursor-background": "#00008b", "block-cursor-foreground": "#ffffff",
                "footer-key-foreground": "#00008b", "footer-description-foreground": "#000000"},
 )  # fmt: skip
-_NO_COLOUR = Theme(
-    name=NO_COLOUR, dark=True, ansi=True, primary="ansi_default", foreground="ansi_default",
-    background="ansi_default", surface="ansi_default", panel="ansi_default", boost="ansi_default",
-    success="ansi_default", warning="ansi_default", error="ansi_default", accent="ansi_default",
-    secondary="ansi_default",
-)  # fmt: skip
+_NO_COLOUR = replace(_HIGH_CONTRAST, name=NO_COLOUR)  # a filter takes its colours away
 OWN_THEMES = (_HIGH_CONTRAST, _HIGH_CONTRAST_LIGHT, _NO_COLOUR)
 
 _VARIABLES = {

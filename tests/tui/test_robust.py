@@ -208,3 +208,15 @@ def test_the_core_does_not_know_textual() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=os.getcwd())
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+async def test_the_clock_ticks_on_while_a_question_is_open(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        await pilot.press("C")
+        await until(pilot, lambda: app.screen is not app.screen_stack[0])
+        demo.clock.now += 10
+        app._tick()
+        demo.script.finish("bench-budgets")
+        await until(pilot, lambda: "12 of 16 tasks done" in app.head.plain)
+        await pilot.press("escape")
+        await until(pilot, lambda: "12 of 16 tasks done" in screen_text(app))

@@ -105,7 +105,9 @@ async def test_to_dos_are_added_edited_claimed_and_finished(demo: Stage) -> None
 
 async def test_a_refused_to_do_says_why(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
-        await pilot.press("6", "c")
+        await pilot.press("6")
+        await until(pilot, lambda: "Ask who owns the drop-in" in screen_text(app))
+        await pilot.press("c")
         await until(pilot, lambda: "ada@workbench" in toasts(app))
 
 

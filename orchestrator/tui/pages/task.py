@@ -80,7 +80,7 @@ def changes_page(task: TaskRecord, changes: Sequence[Mapping[str, Any]] | None, 
         page.pairs((str(change.get("kind", "?")), line(Span(str(change.get("target", "?")), Tone.STRONG),
                                                       f"  {change.get('detail', '')}")))  # fmt: skip
         if change.get("diff"):
-            page.blocks.append(Diff(tuple(one_line(item) for item in str(change["diff"]).splitlines())))
+            page.blocks.append(Diff(tuple(str(change["diff"]).splitlines())))
     return page.blocks
 
 

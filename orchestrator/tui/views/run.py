@@ -66,6 +66,8 @@ class RunView(View):
         self.evidence = BlockView(look, id="evidence")
         self.changes = BlockView(look, id="changes")
         self.parts = TabLine(look, PARTS, id="parts")
+        pages = (self.log_view, self.why, self.evidence, self.changes)
+        self.switcher = ContentSwitcher(*pages, id="parts-switch", initial="log")
         self.field = Input(placeholder="search, Enter to go, Esc to leave", id="search", compact=True)
         self.share = 2
         self.detail: TaskDetail | None = None
@@ -80,11 +82,7 @@ class RunView(View):
             yield self.task_tree
             with Vertical(id="detail"):
                 yield self.parts
-                with ContentSwitcher(id="parts-switch", initial="log"):
-                    yield self.log_view
-                    yield self.why
-                    yield self.evidence
-                    yield self.changes
+                yield self.switcher
         yield self.field
 
     def on_mount(self) -> None:
@@ -177,7 +175,7 @@ class RunView(View):
     def action_part(self, name: str) -> None:
         again = self.parts.active == name
         self.parts.activate(name)
-        self.query_one("#parts-switch", ContentSwitcher).current = name
+        self.switcher.current = name
         self._show_pages(self.task_tree.now)
         self._say_status()
         if name == "changes" and (self.plan is None or again):

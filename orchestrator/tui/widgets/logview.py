@@ -135,14 +135,20 @@ class LogView(ScrollView, can_focus=True):
     def _grown(self) -> None:
         widest = 0 if self.wrapped else STAMP + max((cell_len(row[2]) for row in self._rows), default=0)
         self.virtual_size = Size(widest, len(self._rows))
-        if self.following:
-            self.scroll_to(y=len(self._rows), animate=False, force=True)
+        self._keep_at_end()
+        self.call_after_refresh(self._keep_at_end)  # a scrollbar that came or went changes where the end is
         self.refresh()
         self.post_message(self.Changed())
+
+    def _keep_at_end(self) -> None:
+        if self.following:
+            self.scroll_to(y=len(self._rows), animate=False, force=True)
 
     def on_resize(self, event: events.Resize) -> None:
         if self.size.width != self._width:
             self._lay_out()
+        else:
+            self._keep_at_end()
 
     # Drawing
 

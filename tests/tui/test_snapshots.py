@@ -1,0 +1,62 @@
+"""Pictures of every view in three sizes and two themes. `pytest tests/tui --snapshot-update` draws them anew."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_textual_snapshot import SVGImageExtension
+from syrupy.assertion import SnapshotAssertion
+
+from orchestrator.tui.dialogs import ConfirmScreen, HelpScreen
+from tests.tui.driving import make_app, opened, screen_text, until
+from tests.tui.fixtures import EARLIER_ID, Stage
+
+SIZES = [(80, 24), (120, 40), (300, 80)]
+THEMES = ["textual-dark", "textual-light"]
+VIEWS = {
+    "run": ("1", "pairs (7 of 12)"),
+    "host": ("2", "182.4 tokens/s"),
+    "bench": ("3", "B=64"),
+    "roadmap": ("4", "SGLang DDTree roadmap: pro6000"),
+    "history": ("5", EARLIER_ID),
+    "todo": ("6", "Ask who owns the drop-in"),
+}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_views(demo: Stage, snapshot: SnapshotAssertion, size: tuple[int, int], theme: str) -> None:
+    async with opened(demo, size=size, app=make_app(demo, theme=theme)) as (app, pilot):
+        await until(pilot, lambda: app.durations.runs)
+        for name, (key, text) in VIEWS.items():
+            await pilot.press(key)
+            await until(pilot, lambda text=text: text in screen_text(app))
+            await pilot.wait_for_scheduled_animations()
+            assert app.export_screenshot() == snapshot(name=name, extension_class=SVGImageExtension)
+
+
+async def test_pages_and_questions(demo: Stage, snapshot: SnapshotAssertion) -> None:
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        await until(pilot, lambda: app.durations.runs and app.run_view.detail)
+        for key, name in (("w", "why"), ("e", "evidence")):
+            await pilot.press(key)
+            await until(pilot, lambda name=name: app.run_view.parts.active == name)
+            await pilot.wait_for_scheduled_animations()
+            assert app.export_screenshot() == snapshot(name=name, extension_class=SVGImageExtension)
+        for key, name, screen in (("C", "cancel", ConfirmScreen), ("K", "steal", ConfirmScreen),
+                                  ("question_mark", "help", HelpScreen)):  # fmt: skip
+            await pilot.press(key)
+            await until(pilot, lambda screen=screen: isinstance(app.screen, screen))
+            for field in app.screen.query("Input"):
+                field.cursor_blink = False
+            await pilot.wait_for_scheduled_animations()
+            assert app.export_screenshot() == snapshot(name=name, extension_class=SVGImageExtension)
+            await pilot.press("escape")
+            await until(pilot, lambda screen=screen: not isinstance(app.screen, screen))
+
+
+@pytest.mark.parametrize("theme", ["high-contrast", "no-colour"])
+async def test_other_themes(demo: Stage, snapshot: SnapshotAssertion, theme: str) -> None:
+    async with opened(demo, size=(80, 24), app=make_app(demo, theme=theme)) as (app, pilot):
+        await until(pilot, lambda: app.durations.runs)
+        await until(pilot, lambda: "pairs (7 of 12)" in screen_text(app))
+        assert app.export_screenshot() == snapshot(name="run", extension_class=SVGImageExtension)
