@@ -18,6 +18,7 @@ class Environment:
     """A Python environment as a process uses it. package_path is the folder of the package that it imports.
 
     mapped: package folders whose native libraries the process has in memory (the evidence); empty without a process.
+    packages: digest of what is installed; it changes with every install, upgrade or removal.
     """
 
     python: str
@@ -30,6 +31,7 @@ class Environment:
     package_version: str | None
     package_kind: PackageKind
     mapped: tuple[str, ...]
+    packages: str = ""
 
 
 def environment_of_process(
@@ -65,4 +67,5 @@ def _environment(facts: dict[str, Any]) -> Environment:
         package_version=facts["version"],
         package_kind=facts["package_kind"],
         mapped=tuple(facts["mapped"]),
+        packages=facts["packages"],
     )

@@ -78,9 +78,8 @@ def _prepare(settings: SshSettings) -> fabric.Connection:
         "allow_agent": settings.use_agent and agent_answers(),
         "look_for_keys": settings.use_default_keys,
     }
-    own = dict(base)
     if settings.identity_file:
-        own["key_filename"] = str(Path(settings.identity_file).expanduser())
+        base["key_filename"] = str(Path(settings.identity_file).expanduser())  # jump hosts are offered it too
     gateway = None
     for hop in (settings.jump or "").split(","):
         if hop.strip():
@@ -93,7 +92,7 @@ def _prepare(settings: SshSettings) -> fabric.Connection:
         port=settings.port,
         config=config,
         connect_timeout=patience,
-        connect_kwargs=own,
+        connect_kwargs=dict(base),
         **({"gateway": gateway} if gateway is not None else {}),
     )
     hop_connection = connection

@@ -6,6 +6,7 @@ used for the question, and what it has mapped into memory is the evidence that d
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -109,6 +110,17 @@ def package_kind(facts: dict[str, Any]) -> str:
     return "other-environment" if SITE.match(real) else "source"
 
 
+def packages_digest(folders: list[str]) -> str:
+    """SHA-256 over the RECORD of every installed distribution: another value means that something was (re)installed."""
+    hasher = hashlib.sha256()
+    for folder in folders:
+        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        for name in (one for one in names if one.endswith(".dist-info")):
+            record = os.path.join(folder, name, "RECORD")
+            hasher.update(name.encode() + (read(record).encode() if os.path.isfile(record) else b""))
+    return hasher.hexdigest()
+
+
 def main() -> None:
     wish = json.loads(sys.argv[1])
     package = wish["package"]
@@ -130,6 +142,7 @@ def main() -> None:
         tried.append({"python": python, "agrees": agrees, "origin": facts["origin"]})
         if agrees and facts["origin"]:
             facts.update(python=python, kind=kind_of(facts), package_kind=package_kind(facts), mapped=sites)
+            facts["packages"] = packages_digest(facts["site_packages"])
             print(json.dumps({"found": facts, "tried": tried}))
             return
     print(json.dumps({"found": None, "tried": tried, "mapped": sites}))

@@ -39,7 +39,7 @@ def main() -> None:
     scope = ["--user"] if wish.get("user") else []
     try:
         path = busctl(scope, "call", BUS, "/org/freedesktop/systemd1", BUS + ".Manager", "LoadUnit", "s", wish["unit"])
-    except (RuntimeError, FileNotFoundError) as error:
+    except (RuntimeError, OSError) as error:
         sys.exit(f"systemd cannot be asked ({error}); is it PID 1 there, and is dbus running?")
     path = path[0][0]
     wanted = ["LoadState", "FragmentPath", "DropInPaths", "ActiveState", "SubState", "StateChangeTimestamp"]
