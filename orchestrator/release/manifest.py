@@ -43,6 +43,7 @@ class EnvironmentFacts(BaseModel):
     package_path: str
     package_version: str | None
     package_kind: str
+    packages: str = ""
 
 
 class Manifest(BaseModel):
