@@ -9,7 +9,7 @@ from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
 from tasks.knobs import knobs_of
 from tasks.linear import linear_engine, linear_release, live_is_linear
-from tasks.samples import SAMPLE_PROMPTS, default_prompts, speed, take_samples, tokens_per_step
+from tasks.samples import RECORDED_PROMPTS, default_prompts, speed, take_samples, tokens_per_step
 from tasks.smoke import run_checks, summary
 
 
@@ -17,7 +17,7 @@ class RecordLinear(Action):
     """Proves the service as found and keeps what a rollback is later compared with."""
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
-        prompts = [prompt.content_hash for prompt in default_prompts(SAMPLE_PROMPTS)]
+        prompts = [prompt.content_hash for prompt in default_prompts(RECORDED_PROMPTS)]
         return {"release": linear_release(ctx).id, "max_tokens": knobs_of(ctx).max_tokens, "prompts": prompts}
 
     def probe(self, ctx: TaskContext) -> Probe:
@@ -31,7 +31,7 @@ class RecordLinear(Action):
         manifest = linear_release(ctx)
         with linear_engine(ctx) as engine:
             checks = run_checks(ctx, engine.url, quick=True)
-            samples = take_samples(engine.url, default_prompts(SAMPLE_PROMPTS), knobs_of(ctx).max_tokens)
+            samples = take_samples(engine.url, default_prompts(RECORDED_PROMPTS), knobs_of(ctx).max_tokens)
         body: dict[str, Any] = {
             "release": manifest.id,
             "samples": [sample.to_json() for sample in samples],

@@ -9,17 +9,17 @@ from typing import Any
 
 from orchestrator.bench.arm import Arm, ArmFactory
 from orchestrator.bench.paired import run_paired_sweep
+from orchestrator.bench.prompts import Prompt
 from orchestrator.bench.result import SweepResult
-from orchestrator.bench.rows import Row, row_from_json
+from orchestrator.bench.rows import Row, loop_share, row_from_json
+from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import BenchInvalidError, ExitCode, OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Outcome, Probe, TaskContext
 from tasks.knobs import Knobs, knobs_of
 from tasks.linear import linear_engine
 from tasks.patch import tree_engine
-from tasks.samples import default_prompts
+from tasks.samples import RECORDED_PROMPTS, default_prompts, sample_from_json
 from tasks.serving import side_engine
-
-MAX_PROMPTS = 64
 
 
 class BenchBudgets(Action):
@@ -45,7 +45,7 @@ class BenchBudgets(Action):
             lambda: _linear_arm(ctx),
             lambda budget: _tree_arm(ctx, budget),
             knobs.budgets,
-            default_prompts(MAX_PROMPTS),
+            self._prompts(ctx),
             pairs=knobs.pairs,
             max_tokens=knobs.max_tokens,
             margin=knobs.margin,
@@ -56,6 +56,20 @@ class BenchBudgets(Action):
             done_rows=_rows_of_this_run(ctx),
         )
         return _kept(ctx, result)
+
+    def _prompts(self, ctx: TaskContext) -> list[Prompt]:
+        """The recorded prompts on which the linear service does not repeat itself; the others are named in the log."""
+        looping = {
+            sample.prompt_id: share
+            for sample in map(sample_from_json, ctx.output("record-linear")["samples"])
+            if (share := loop_share(sample.ids)) > LOOP_SHARE
+        }
+        for prompt_id, share in looping.items():
+            ctx.log(f"left out: {prompt_id}, {share:.0%} of its linear output repeats itself")
+        prompts = [prompt for prompt in default_prompts(RECORDED_PROMPTS) if prompt.id not in looping]
+        if not prompts:
+            raise BenchInvalidError("Every recorded prompt loops on the linear service; measure with other prompts.")
+        return prompts
 
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("benchmark")

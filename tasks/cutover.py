@@ -98,7 +98,7 @@ class CutOver(Action):
 
     def _prove(self, ctx: TaskContext) -> int:
         """Greedy samples of the live service equal the recorded linear ones; returns its verify steps."""
-        recorded = ctx.output("record-linear")["samples"]
+        recorded = ctx.output("record-linear")["samples"][:SAMPLE_PROMPTS]
         expected = [sample_from_json(one) for one in recorded]
         with ctx.host.http() as url:
             got = take_samples(url, default_prompts(SAMPLE_PROMPTS), max(len(one.ids) for one in expected))

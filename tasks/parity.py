@@ -34,7 +34,7 @@ class CompareWithLinear(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
-        expected = [sample_from_json(one) for one in ctx.output("record-linear")["samples"]]
+        expected = [sample_from_json(one) for one in ctx.output("record-linear")["samples"][:SAMPLE_PROMPTS]]
         engine = tree_engine(ctx, "proof", knobs.nodes)
         with side_engine(ctx, engine) as url:
             got = take_samples(url, default_prompts(SAMPLE_PROMPTS), knobs.max_tokens)

@@ -11,7 +11,7 @@ from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 from orchestrator.release.manifest import Manifest
 from tasks.launch import algorithm_of
-from tasks.samples import Sample, compare, default_prompts, take_samples
+from tasks.samples import RECORDED_PROMPTS, Sample, compare, default_prompts, take_samples
 
 Log = Callable[[str], None]
 POLL_S = 0.5
@@ -80,7 +80,7 @@ def prove(session: HostSession, target: Manifest, expected: Sequence[Sample], ma
         if said != wanted:
             raise OrchestrateError(f"The service on {session.name!r} says that it runs {said}, not {wanted}.")
         ids = {sample.prompt_id for sample in expected}
-        prompts = [prompt for prompt in default_prompts(64) if prompt.id in ids]
+        prompts = [prompt for prompt in default_prompts(RECORDED_PROMPTS) if prompt.id in ids]
         got = take_samples(url, prompts, max_tokens) if prompts else []
     known = [sample for sample in expected if sample.prompt_id in {prompt.id for prompt in prompts}]
     differences = compare(known, got)

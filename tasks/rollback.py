@@ -11,14 +11,14 @@ from tasks.baseline import service_facts
 from tasks.launch import algorithm_of
 from tasks.linear import linear_release
 from tasks.restore import prove, restore, rollback_target
-from tasks.samples import Sample, sample_from_json
+from tasks.samples import SAMPLE_PROMPTS, Sample, sample_from_json
 from tasks.serving import wait_ready
 
 
 def expected_samples(ctx: TaskContext, release: str) -> list[Sample]:
     """The greedy outputs recorded for a linear release on this host; [] when this store never saw them."""
     fact = ctx.store.facts.latest("samples", release, ctx.host.name)
-    return [sample_from_json(one) for one in fact.data["samples"]] if fact else []
+    return [sample_from_json(one) for one in fact.data["samples"][:SAMPLE_PROMPTS]] if fact else []
 
 
 class RollBack(Action):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
-from orchestrator.openai.smoke import CheckResult, run_smoke, smoke_passed
+from orchestrator.openai.smoke import CheckResult, reference_of, run_smoke, smoke_passed
+from tasks.linear import live_is_linear
+
+Reference = Callable[[str, int], Sequence[int]]
 
 
 class SmokeTest(Action):
@@ -28,18 +32,31 @@ class SmokeTest(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         port = ctx.output(self._subject).get("port") or ctx.host.config.service.port
-        with ctx.host.http(int(port)) as url:
-            results = run_checks(ctx, url, quick=self._quick)
+        with ctx.host.http(int(port)) as url, self._reference(ctx) as reference:
+            results = run_checks(ctx, url, quick=self._quick, reference=reference)
         return summary(self._where, results)
+
+    @contextlib.contextmanager
+    def _reference(self, ctx: TaskContext) -> Iterator[Reference | None]:
+        """Greedy ids of the live linear service, for the losslessness check of another engine."""
+        if not self._subject or not live_is_linear(ctx.host):
+            yield None
+            return
+        with ctx.host.http() as url:
+            yield reference_of(url)
 
     def verify(self, ctx: TaskContext) -> Evidence:
         return evidence_of(ctx.output("smoke"), self._where)
 
 
-def run_checks(ctx: TaskContext, url: str, *, quick: bool) -> list[CheckResult]:
+def run_checks(ctx: TaskContext, url: str, *, quick: bool, reference: Reference | None = None) -> list[CheckResult]:
     """The suite with a log line per check; an error names the checks that failed."""
     results = run_smoke(
-        url, api_key=ctx.host.secret_env().get("API_KEY"), quick=quick, on_check=lambda r: log_check(ctx, r)
+        url,
+        api_key=ctx.host.secret_env().get("API_KEY"),
+        quick=quick,
+        on_check=lambda r: log_check(ctx, r),
+        reference=reference,
     )
     if not smoke_passed(results):
         failed = [r for r in results if r.ok is False]
