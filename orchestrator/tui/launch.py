@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def open_tui(store_url: str, run_id: str | None, hosts_file: Path, *, no_color: 
 
     Closing it leaves runs alone. The store is opened for reading only. Without a terminal it prints lines instead.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    in_browser = "TEXTUAL_DRIVER" in os.environ  # textual-serve talks through pipes
+    if not in_browser and not (sys.stdin.isatty() and sys.stdout.isatty()):
         return open_plain(store_url, run_id)
     from orchestrator.tui.app import OrchestrateApp
     from orchestrator.tui.prefs import Prefs
