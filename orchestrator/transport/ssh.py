@@ -249,7 +249,9 @@ class SshTransport:
         part = upload.part_name(remote, digest, size)
         if sudo:
             self._use_sudo(remote)
-            part = posixpath.join("/tmp", posixpath.basename(part))
+            # In the login user's own folder, since anybody could lay a link in the way of a name in /tmp.
+            home = self._with_sftp(lambda sftp: sftp.normalize("."), remote)
+            part = posixpath.join(home, posixpath.basename(part))
         for attempt in (1, 2):
             try:
                 self._with_sftp(lambda sftp: upload.send(sftp, source, part, size), remote)

@@ -218,8 +218,14 @@ def cells(count: int | None) -> list[Cell]:
     every = [Cell(fault, point) for fault, point in itertools.product(faults.FAULTS, POINTS)]
     if count is None or count >= len(every):
         return every
-    spread = sorted(every, key=lambda cell: (faults.FAULTS.index(cell.fault) * 4 + POINTS.index(cell.point) * 7) % 63)
-    return spread[:: len(every) // count][:count]
+    diagonals = sorted(range(len(POINTS)), key=lambda shift: shift * 5 % len(POINTS))  # 0, 2, 4, ... : far apart
+    diagonals.insert(1, diagonals.pop(diagonals.index(len(faults.FAULTS))))  # with the first, every point is met
+    spread = [
+        Cell(fault, POINTS[(index + shift) % len(POINTS)])
+        for shift in diagonals
+        for index, fault in enumerate(faults.FAULTS)
+    ]
+    return spread[:count]
 
 
 def show(results: list[Result]) -> None:
