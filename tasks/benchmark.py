@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.bench.arm import Arm, ArmFactory
@@ -140,13 +140,16 @@ class Decide(Action):
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
-        return {"decide": knobs.decide, "reason": knobs.reason, "nodes": knobs.nodes}
+        return {"decide": knobs.decide, "reason": knobs.reason, "nodes": knobs.nodes, "accept": list(knobs.accept_loss)}
 
     def probe(self, ctx: TaskContext) -> Probe:
         return Probe(False, "a decision is made in every run")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        return decision(knobs_of(ctx), ctx.output("benchmark").get("verdict"))
+        found = decision(knobs_of(ctx), ctx.output("benchmark").get("verdict"), ctx.output("smoke").get("lost", []))
+        if found["lost"]:
+            ctx.log(f"not offered by the tree, offered by the linear service: {', '.join(found['lost'])}")
+        return found
 
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("decide")
@@ -155,16 +158,36 @@ class Decide(Action):
         return Evidence(f"decision ({found['by']})", f"{found['decision']}: {found['why']}", found, outcome=outcome)
 
 
-def decision(knobs: Knobs, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What to do, by whom, and with how many nodes; OrchestrateError without verdict and override."""
+def decision(knobs: Knobs, verdict: Mapping[str, Any] | None, lost: Sequence[str] = ()) -> dict[str, Any]:
+    """What to do, by whom, and with how many nodes; OrchestrateError without verdict and override.
+
+    lost: what the linear service offers and the tree does not. A measured gain is not adopted at that price unless
+    the loss was accepted by name; an override is a person's word and goes through, with the loss recorded.
+    """
     if knobs.decide is not None:
         words = {"adopt": "adopt", "keep-linear": "keep linear"}
         nodes = knobs.nodes if knobs.decide == "adopt" else None
         measured = f" (measured: {verdict['decision']})" if verdict else " (nothing was measured)"
-        return {"decision": words[knobs.decide], "by": "override", "nodes": nodes, "why": knobs.reason + measured}
+        why = knobs.reason + measured
+        return {"decision": words[knobs.decide], "by": "override", "nodes": nodes, "why": why, "lost": list(lost)}
     if not verdict:
         raise OrchestrateError(
-            "There is no measurement to decide from; run the benchmark, or set decide with --reason."
+            "There is no measurement to decide from: run the benchmark, or set decide with --reason."
         )
-    nodes = verdict.get("budget") if verdict["decision"] == "adopt" else None
-    return {"decision": verdict["decision"], "by": "measurement", "nodes": nodes, "why": verdict["reason"]}
+    found = {
+        "decision": verdict["decision"],
+        "by": "measurement",
+        "nodes": None,
+        "why": verdict["reason"],
+        "lost": list(lost),
+    }
+    if verdict["decision"] != "adopt":
+        return found
+    refused = [name for name in lost if name not in knobs.accept_loss]
+    if refused:
+        why = (
+            f"{verdict['reason']}, but the tree does not offer {', '.join(refused)}, which the linear service does; "
+            f"`--set accept_loss={','.join(refused)}` adopts all the same"
+        )
+        return {**found, "decision": "keep linear", "why": why}
+    return {**found, "nodes": verdict.get("budget")}

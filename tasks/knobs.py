@@ -23,6 +23,7 @@ MEANINGS = {
     "margin": "least relative gain worth a change (0.02 = 2 %)",
     "decide": "override of the verdict: adopt or keep-linear, with --reason",
     "reason": "why the verdict is overridden",
+    "accept_loss": "smoke checks that the tree may fail to offer although the linear service does, comma-separated",
     "max_live_load": "concurrent requests allowed on the live service",
     "fresh_s": "age in seconds after which measurements no longer count as evidence",
     "confirm_s": "seconds in which a cut-over must be confirmed before the host goes back by itself",
@@ -41,6 +42,7 @@ class Knobs:
     margin: float
     decide: str | None
     reason: str
+    accept_loss: tuple[str, ...]
     max_live_load: float
     fresh_s: float
     confirm_s: float
@@ -79,6 +81,7 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
         margin=_number("margin", values.get("margin", "0.02"), 0.0, 1.0),
         decide=decide,
         reason=values.get("reason", "").strip(),
+        accept_loss=tuple(part.strip() for part in values.get("accept_loss", "").split(",") if part.strip()),
         max_live_load=_number("max_live_load", values.get("max_live_load", "1"), 0.0, 1e6),
         fresh_s=_number("fresh_s", values.get("fresh_s", "86400"), 0.0, 1e9),
         confirm_s=_number("confirm_s", values.get("confirm_s", "120" if cpu else "900"), 5.0, 86400.0),

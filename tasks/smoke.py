@@ -34,7 +34,10 @@ class SmokeTest(Action):
         port = ctx.output(self._subject).get("port") or ctx.host.config.service.port
         with ctx.host.http(int(port)) as url, self._reference(ctx) as reference:
             results = run_checks(ctx, url, quick=self._quick, reference=reference)
-        return summary(self._where, results)
+        found = summary(self._where, results)
+        found["lost"] = lost_capabilities(ctx.output("record-linear").get("smoke"), found)
+        ctx.fact("smoke", self._where, found)
+        return found
 
     @contextlib.contextmanager
     def _reference(self, ctx: TaskContext) -> Iterator[Reference | None]:
@@ -75,10 +78,18 @@ def summary(where: str, results: Sequence[CheckResult]) -> dict[str, Any]:
     return {"where": where, "counts": counts, "checks": [r.to_json() for r in results]}
 
 
+def lost_capabilities(before: Mapping[str, Json] | None, after: Mapping[str, Json]) -> list[str]:
+    """Names of checks that passed on the linear service and that the new engine does not offer."""
+    had = {check["name"] for check in (before or {}).get("checks", []) if check["ok"]}
+    return sorted(check["name"] for check in after["checks"] if check["name"] in had and not check["ok"])
+
+
 def evidence_of(found: Mapping[str, Json], where: str) -> Evidence:
     counts = found["counts"]
+    lost = found.get("lost", [])
+    missing = f"; the linear service offers, this one does not: {', '.join(lost)}" if lost else ""
     return Evidence(
         checked=f"OpenAI smoke suite against {where}",
-        output=f"{counts['passed']} passed, {counts['failed']} failed, {counts['not offered']} not offered",
-        data={"counts": counts, "checks": [c["name"] for c in found["checks"] if c["ok"]]},
+        output=f"{counts['passed']} passed, {counts['failed']} failed, {counts['not offered']} not offered{missing}",
+        data={"counts": counts, "lost": lost, "checks": [c["name"] for c in found["checks"] if c["ok"]]},
     )

@@ -1,0 +1,74 @@
+"""From verdict, override and lost capabilities to a decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.hosts.inventory import HostConfig
+from tasks.benchmark import decision
+from tasks.knobs import Knobs, read_knobs
+from tasks.smoke import lost_capabilities
+
+HOST = HostConfig(name="local", transport="embedded", engine="sglang-cpu", model="tiny-hybrid")
+ADOPT = {"decision": "adopt", "budget": 32, "reason": "its interval lies above 1.020"}
+
+
+def knobs(**settings: str) -> Knobs:
+    return read_knobs(HOST, settings)
+
+
+def test_a_measured_gain_is_adopted_with_its_budget():
+    found = decision(knobs(), ADOPT)
+    assert (found["decision"], found["nodes"], found["by"]) == ("adopt", 32, "measurement")
+
+
+def test_a_gain_that_costs_a_capability_is_kept_linear_and_says_how_to_adopt():
+    found = decision(knobs(), ADOPT, ["json-schema"])
+    assert (found["decision"], found["nodes"]) == ("keep linear", None)
+    assert "--set accept_loss=json-schema" in found["why"]
+
+
+def test_an_accepted_loss_adopts():
+    assert decision(knobs(accept_loss="json-schema"), ADOPT, ["json-schema"])["decision"] == "adopt"
+
+
+@pytest.mark.parametrize("word", ["keep linear", "inconclusive"])
+def test_other_verdicts_stand_as_measured(word):
+    found = decision(knobs(), {"decision": word, "budget": 15, "reason": "r"})
+    assert (found["decision"], found["nodes"]) == (word, None)
+
+
+def test_an_override_is_recorded_beside_what_was_measured():
+    found = decision(knobs(decide="adopt", reason="trial", nodes="15"), ADOPT | {"decision": "inconclusive"}, ["seed"])
+    assert (found["decision"], found["by"], found["nodes"]) == ("adopt", "override", 15)
+    assert found["why"] == "trial (measured: inconclusive)"
+    assert found["lost"] == ["seed"]
+
+
+def test_nothing_measured_and_no_override_is_an_error():
+    with pytest.raises(OrchestrateError, match="no measurement"):
+        decision(knobs(), None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"decide": "adopt"}, "--reason"),
+        ({"decide": "maybe", "reason": "x"}, "adopt or keep-linear"),
+        ({"budgets": "15,many"}, "budgets=many"),
+        ({"pairs": "0"}, "pairs=0"),
+        ({"margin": "2"}, "margin=2"),
+        ({"node": "15"}, "no such setting"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(settings, word):
+    with pytest.raises(UsageError, match=word):
+        knobs(**settings)
+
+
+def test_only_what_passed_before_and_is_not_offered_now_is_lost():
+    before = {"checks": [{"name": "a", "ok": True}, {"name": "b", "ok": None}, {"name": "c", "ok": True}]}
+    after = {"checks": [{"name": "a", "ok": None}, {"name": "b", "ok": None}, {"name": "c", "ok": True}]}
+    assert lost_capabilities(before, after) == ["a"]
+    assert lost_capabilities(None, after) == []
