@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.compat_rules import RULES
-from tasks.compat_view import ConfigProblem, Finding, PairView, TensorTable
+from tasks import compat_quality_rules, compat_rules  # noqa: F401  (importing them fills RULES)
+from tasks.compat_view import RULES, ConfigProblem, Finding, PairView, TensorTable
 
 Severity = Literal["error", "warning", "hint"]
 MAX_HEADER_BYTES = 100 << 20
@@ -61,9 +61,14 @@ def check_configs(
     ``service``: the server's arguments by their names without dashes ({"tp_size": 2, "kv_cache_dtype": "fp8_e5m2"}).
     """
     view = PairView(
-        target=dict(target_config), draft=dict(draft_config), target_tensors=target_tensors,
-        draft_tensors=draft_tensors, target_tokenizer=target_tokenizer, draft_tokenizer=draft_tokenizer,
-        chat_template=chat_template, service=dict(service or {}),
+        target=dict(target_config),
+        draft=dict(draft_config),
+        target_tensors=target_tensors,
+        draft_tensors=draft_tensors,
+        target_tokenizer=target_tokenizer,
+        draft_tokenizer=draft_tokenizer,
+        chat_template=chat_template,
+        service=dict(service or {}),
     )
     findings = [finding for rule in RULES for finding in _apply(rule, view)]
     order = {"error": 0, "warning": 1, "hint": 2}
@@ -98,11 +103,18 @@ def check_pair(target_dir: Path, draft_dir: Path, service: Mapping[str, Any] | N
             tables.append(None)
     tokenizer_config = read(target_dir / "tokenizer_config.json") or {}
     template_file = target_dir / "chat_template.jinja"
-    template = template_file.read_text(encoding="utf-8") if template_file.is_file() else tokenizer_config.get("chat_template")
+    template = (
+        template_file.read_text(encoding="utf-8") if template_file.is_file() else tokenizer_config.get("chat_template")
+    )
     report = check_configs(
-        target, draft, target_tensors=tables[0], draft_tensors=tables[1],
-        target_tokenizer=read(target_dir / "tokenizer.json"), draft_tokenizer=read(draft_dir / "tokenizer.json"),
-        chat_template=template if isinstance(template, str) else None, service=service,
+        target,
+        draft,
+        target_tensors=tables[0],
+        draft_tensors=tables[1],
+        target_tokenizer=read(target_dir / "tokenizer.json"),
+        draft_tokenizer=read(draft_dir / "tokenizer.json"),
+        chat_template=template if isinstance(template, str) else None,
+        service=service,
     )
     return CompatReport(findings + report.findings, report.facts)
 
@@ -131,5 +143,9 @@ def _apply(rule: Callable[[PairView], Iterator[Finding]], view: PairView) -> Ite
     try:
         yield from rule(view)
     except (ConfigProblem, TypeError, ValueError, AttributeError, KeyError) as problem:
-        yield Finding("config-value", "error", f"a value cannot be read while checking {rule.__name__}: {problem}",
-                      "compare the config.json with the published one")
+        yield Finding(
+            "config-value",
+            "error",
+            f"a value cannot be read while checking {rule.__name__}: {problem}",
+            "compare the config.json with the published one",
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -113,8 +113,8 @@ class PairView:
 
     @property
     def hybrid(self) -> bool:
-        kinds = self.target_text.get("layer_types") or []
-        return "linear_attention" in kinds or "linear_num_value_heads" in self.target_text
+        kinds = self.target_text.get("layer_types")
+        return (isinstance(kinds, list) and "linear_attention" in kinds) or "linear_num_value_heads" in self.target_text
 
     def facts(self) -> dict[str, Any]:
         """What a deployment takes from the pair; None where a configuration does not say."""
@@ -125,9 +125,22 @@ class PairView:
             except ConfigProblem:
                 out[name] = None
         out |= {
-            "vocab_size": self.target_text.get("vocab_size"), "hidden_size": self.target_text.get("hidden_size"),
-            "tied_head": bool(self.target.get("tie_word_embeddings", self.target_text.get("tie_word_embeddings", False))),
+            "vocab_size": self.target_text.get("vocab_size"),
+            "hidden_size": self.target_text.get("hidden_size"),
+            "tied_head": bool(
+                self.target.get("tie_word_embeddings", self.target_text.get("tie_word_embeddings", False))
+            ),
             "draft_window": self.draft_text.get("sliding_window"),
             "thinking_template": "enable_thinking" in (self.chat_template or ""),
         }
         return out
+
+
+Rule = Callable[[PairView], Iterator[Finding]]
+RULES: list[Rule] = []
+
+
+def rule(function: Rule) -> Rule:
+    """Add a check to those that every pair goes through."""
+    RULES.append(function)
+    return function

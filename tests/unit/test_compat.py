@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.compat import check_configs, check_pair
@@ -22,18 +22,38 @@ PAIRS = ("tiny-dense", "tiny-hybrid")
 def configs() -> tuple[dict[str, Any], dict[str, Any]]:
     """A pair shaped like the published 27B one."""
     text = {
-        "model_type": "qwen3_5_text", "num_hidden_layers": 64, "hidden_size": 5120, "vocab_size": 248320,
-        "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 262144,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 48, "eos_token_id": 248044, "dtype": "bfloat16",
+        "model_type": "qwen3_5_text",
+        "num_hidden_layers": 64,
+        "hidden_size": 5120,
+        "vocab_size": 248320,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 262144,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 48,
+        "eos_token_id": 248044,
+        "dtype": "bfloat16",
         "mamba_ssm_dtype": "float32",
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [11, 11, 10]},
     }
     target = {"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text, "tie_word_embeddings": False}
     draft = {
-        "architectures": ["DFlashDraftModel"], "hidden_size": 5120, "vocab_size": 248320, "num_hidden_layers": 5,
-        "num_target_layers": 64, "block_size": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-        "layer_types": ["sliding_attention"] * 4 + ["full_attention"], "sliding_window": 2048, "use_sliding_window": True,
-        "rope_theta": 1e7, "max_position_embeddings": 262144, "dtype": "bfloat16",
+        "architectures": ["DFlashDraftModel"],
+        "hidden_size": 5120,
+        "vocab_size": 248320,
+        "num_hidden_layers": 5,
+        "num_target_layers": 64,
+        "block_size": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "layer_types": ["sliding_attention"] * 4 + ["full_attention"],
+        "sliding_window": 2048,
+        "use_sliding_window": True,
+        "rope_theta": 1e7,
+        "max_position_embeddings": 262144,
+        "dtype": "bfloat16",
         "dflash_config": {"mask_token_id": 248070, "target_layer_ids": [1, 16, 31, 46, 61]},
     }
     return target, draft
@@ -125,7 +145,11 @@ def test_a_mismatch_with_the_service_is_named(configs: Any, name: str, severity:
 
 def test_weights_are_compared_with_the_configuration(configs: Any) -> None:
     target, draft = configs
-    good = {"fc.weight": ("BF16", (5120, 25600)), "hidden_norm.weight": ("BF16", (5120,)), "norm.weight": ("BF16", (5120,))}
+    good = {
+        "fc.weight": ("BF16", (5120, 25600)),
+        "hidden_norm.weight": ("BF16", (5120,)),
+        "norm.weight": ("BF16", (5120,)),
+    }
     good |= {f"layers.{i}.input_layernorm.weight": ("BF16", (5120,)) for i in range(5)}
     assert "error" not in found(target, draft, draft_tensors=good).values()
     assert found(target, draft, draft_tensors=good | {"fc.weight": ("BF16", (5120, 10240))})["fc-shape"] == "error"
@@ -183,14 +207,29 @@ def test_damaged_folders_are_findings(tmp_path: Path) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
 )
-KEYS = st.sampled_from([
-    "block_size", "dflash_config", "layer_types", "rope_theta", "rope_parameters", "text_config", "vocab_size",
-    "num_hidden_layers", "sliding_window", "architectures", "quantization_config", "num_attention_heads", "hidden_size",
-])
+KEYS = st.sampled_from(
+    [
+        "block_size",
+        "dflash_config",
+        "layer_types",
+        "rope_theta",
+        "rope_parameters",
+        "text_config",
+        "vocab_size",
+        "num_hidden_layers",
+        "sliding_window",
+        "architectures",
+        "quantization_config",
+        "num_attention_heads",
+        "hidden_size",
+    ]
+)
 
 
+@settings(max_examples=400, deadline=None)
 @given(target=st.dictionaries(KEYS, JSON), draft=st.dictionaries(KEYS, JSON))
 def test_no_configuration_makes_the_check_fail_itself(target: dict[str, Any], draft: dict[str, Any]) -> None:
     report = check_configs(target, draft)
