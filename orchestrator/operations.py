@@ -96,6 +96,13 @@ def plan_document(plan: Preview, graph: GraphSpec) -> dict[str, Any]:
     return {"plan_id": plan.plan_id, "graph": plan.graph, "host": plan.host, "tasks": tasks}
 
 
+def plan_path(home: Path, plan: Preview) -> Path:
+    """Where a plan file lies when nobody says otherwise; its folder is made."""
+    folder = home / ".run"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"plan-{plan.plan_id}.json"
+
+
 def read_plan(path: Path) -> Preview:
     """A plan file, as `orchestrate plan` wrote it."""
     try:

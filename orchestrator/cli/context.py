@@ -70,7 +70,9 @@ def command_options(function: Function) -> Function:
         click.option("--no-color", is_flag=True, help="Plain text without colours."),
         click.option("--hosts", type=click.Path(path_type=Path), default=Path("hosts.yaml"), help="Inventory file."),
         click.option(
-            "--state", metavar="URL", envvar="ORCHESTRATE_STATE",
+            "--state",
+            metavar="URL",
+            envvar="ORCHESTRATE_STATE",
             help="Store; default sqlite:///state.db beside the inventory.",
         ),
         click.option("--json", "json_mode", is_flag=True, help="One JSON document on stdout."),

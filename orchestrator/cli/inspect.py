@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
 
 from orchestrator import operations
 from orchestrator.cli.context import Cli, command_options
+from orchestrator.cli.output import Output
 from orchestrator.cli.place import workplace
 from orchestrator.cli.progress import RunProgress
 from orchestrator.documents import SUCCESS
 from orchestrator.errors import ExitCode
+from orchestrator.graph.runner import RunResult
+from orchestrator.hosts.inventory import HostConfig
 
 PARTS = ("subject", "sglang", "vllm", "model", "hardware", "other_engines", "budgets", "predictions", "not_seen")
 
@@ -22,21 +26,32 @@ PARTS = ("subject", "sglang", "vllm", "model", "hardware", "other_engines", "bud
 @command_options
 def inspect(cli: Cli, host: str | None, path: str | None) -> int:
     config = cli.host(host)
-    spec = operations.build_graph("inspect", config, {}, {"path": path} if path else {})
     with workplace(cli) as place:
-        with RunProgress({task.key: task.content for task in spec.tasks}, cli.out.progress_console) as progress:
-            result = operations.run_graph(place, spec, config, {}, on_event=progress)
-        outputs = {task.key: task.output or {} for task in result.tasks}
+        result, body = inspection(place, config, path, cli.out)
     code = ExitCode(result.exit_code)
     error = None if code in SUCCESS else result.reason
+    cli.out.line(body.pop("text"))
+    cli.out.document(code, body, error)
+    if error:
+        cli.out.error(error)
+    return code
+
+
+def inspection(
+    place: operations.Workplace, config: HostConfig, path: str | None, out: Output | None = None
+) -> tuple[RunResult, dict[str, Any]]:
+    """Run the graph `inspect`, with progress on `out`; its result, and the document with `text` for people beside."""
+    spec = operations.build_graph("inspect", config, {}, {"path": path} if path else {})
+    with contextlib.ExitStack() as stack:
+        contents = {task.key: task.content for task in spec.tasks}
+        watch = stack.enter_context(RunProgress(contents, out.progress_console)) if out else None
+        result = operations.run_graph(place, spec, config, {}, on_event=watch)
+    outputs = {task.key: task.output or {} for task in result.tasks}
     body: dict[str, Any] = {}
     for output in outputs.values():
         body |= {key: value for key, value in output.items() if key in PARTS}
     body["risks"] = outputs.get("map-risks", outputs.get("inspect-folder", {})).get("risks", [])
     last = outputs.get("recommend", outputs.get("inspect-folder", {}))
     body["recommendation"] = last.get("recommendation")
-    cli.out.line(last.get("text") or last.get("markdown") or "")
-    cli.out.document(code, body, error)
-    if error:
-        cli.out.error(error)
-    return code
+    body["text"] = last.get("text") or last.get("markdown") or ""
+    return result, body

@@ -6,13 +6,16 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator import __version__
 from orchestrator.cli.output import Output
 from orchestrator.errors import ExitCode, OrchestrateError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # command -> (module below orchestrator.cli, attribute, one-line help); help is here so that --help imports nothing.
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -37,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "roadmap": ("roadmap", "roadmap", "Regenerate the roadmap from the store."),
     "lock": ("lock", "lock", "Who holds a host; steal the lock of a dead run."),
     "tui": ("tui", "tui", "Live view of a run."),
+    "mcp": ("mcp", "mcp", "The same for agents, over the Model Context Protocol."),
 }
 
 
@@ -53,13 +57,40 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(f"orchestrator.cli.{module}"), attribute)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=text) for name, (_, _, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_text) for name, (_, _, help_text) in COMMANDS.items()])
 
 
+def _install_completion(context: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell is not None and not context.resilient_parsing:
+        from orchestrator.cli.completion import install
+
+        install(cli, shell)
+        context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="orchestrate")
+@click.option(
+    "--install-completion",
+    metavar="[SHELL]",
+    is_flag=False,
+    flag_value="detect",
+    expose_value=False,
+    is_eager=True,
+    type=click.Choice(["detect", "bash", "zsh", "fish"]),
+    callback=_install_completion,
+    help="Install completion for bash, zsh or fish; default: the shell in use.",
+)
 def cli() -> None:
     """Bring DDTree speculative decoding to SGLang hosts: inspect, prove, benchmark, deploy, roll back."""
 

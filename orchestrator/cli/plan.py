@@ -29,7 +29,7 @@ def plan(
     spec = operations.build_graph(graph, config, values)
     with workplace(cli) as place:
         found = operations.plan_graph(place, spec, config, values)
-    path = out or cli.home / ".run" / f"plan-{found.plan_id}.json"
+    path = out or operations.plan_path(cli.home, found)
     path.parent.mkdir(parents=True, exist_ok=True)
     body = operations.plan_document(found, spec)
     path.write_text(encode(body), encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from orchestrator.errors import ExitCode, OrchestrateError, UsageError
 from orchestrator.graph.model import GraphSpec
 from orchestrator.graph.runner import RunResult
 
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 
 @click.command(help="Run a graph: deploy-ddtree, inspect, smoke, bench, rollback.")
 @click.argument("graph")
@@ -28,17 +32,26 @@ from orchestrator.graph.runner import RunResult
 @click.option("--only", multiple=True, metavar="KEY", help="Only this task and what it needs.")
 @click.option("--skip", multiple=True, metavar="KEY", help="Leave this task out.")
 @click.option("--force", multiple=True, metavar="KEY", help="Run this task even if an earlier result would do.")
+@click.option("--run-id", metavar="ID", help="Id of the new run; default: made from the time.")
+@click.option("--tui", is_flag=True, help="Run as a process of its own, and watch it; closing never stops it.")
 @click.option("--yes", is_flag=True, help="Do not ask before the host is changed.")
 @command_options
-def run(cli: Cli, graph: str, host: str | None, yes: bool, **options: Any) -> int:
+def run(cli: Cli, graph: str, host: str | None, yes: bool, tui: bool, **options: Any) -> int:
     settings = read_settings(options.pop("settings"), options.pop("reason"))
     config = cli.host(host)
     spec = operations.build_graph(graph, config, settings)
+    if tui and cli.out.json_mode:
+        raise UsageError("--tui shows a screen and --json prints a document; choose one of them.")
     with workplace(cli) as place:
-        resume = _resumed(place, options.pop("resume"), config.name, graph)
+        options["resume"] = _resumed(place, options["resume"], config.name, graph)
+        _check_new_id(place, options["run_id"], options["resume"])
         if any(task.changes_host for task in spec.tasks):
             cli.confirm(f"Run {graph} on {config.name}? It may change the service there.", yes=yes)
-        return carry_out(cli, place, spec, config, settings, resume=resume, **options)
+        if tui:
+            from orchestrator.cli.watch import run_and_watch
+
+            return run_and_watch(cli, place, graph, config.name, settings, **options)
+        return carry_out(cli, place, spec, config, settings, **options)
 
 
 def carry_out(
@@ -77,6 +90,20 @@ def _resumed(place: operations.Workplace, run_id: str | None, host: str, graph: 
     if latest is None:
         raise UsageError(f"There is no run of {graph} on {host} to resume; start one without --resume.")
     return latest.id
+
+
+def _check_new_id(place: operations.Workplace, run_id: str | None, resume: str | None) -> None:
+    if run_id is None:
+        return
+    if resume is not None:
+        raise UsageError("--run-id names a new run and --resume an earlier one; give one of them.")
+    if not RUN_ID.fullmatch(run_id):
+        raise UsageError(f"--run-id {run_id}: use 1 to 64 letters, digits, dots, dashes and underscores.")
+    known = None
+    with contextlib.suppress(UsageError):
+        known = place.store.runs.get(run_id).id
+    if known == run_id:
+        raise UsageError(f"--run-id {run_id}: there is such a run already; `--resume {run_id}` goes on with it.")
 
 
 @click.command(help="Ask a running graph to stop at the next safe point.")

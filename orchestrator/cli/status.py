@@ -11,6 +11,8 @@ import click
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.cli.place import workplace
 from orchestrator.errors import ExitCode, UsageError
+from orchestrator.hosts.inventory import HostConfig
+from orchestrator.operations import Workplace
 from orchestrator.store.records import RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store, open_store
 
@@ -30,7 +32,7 @@ def status(cli: Cli, run_id: str | None, host: str | None) -> int:
     cli.out.table(("task", "state", "time", "attempts", "reason"), rows)
     if run.state.value in ("interrupted", "failed", "cancelled", "rolling_back"):
         cli.out.line(f"`orchestrate run {run.graph} --resume {run.id}` goes on.")
-    cli.out.document(ExitCode.DONE, {"run": _run(run), "tasks": [_task(t) for t in tasks]})
+    cli.out.document(ExitCode.DONE, {"run": run_json(run), "tasks": [task_json(t) for t in tasks]})
     return ExitCode.DONE
 
 
@@ -54,7 +56,7 @@ def history(cli: Cli, host: str | None, limit: int) -> int:
         for r in runs
     ]
     cli.out.table(("run", "graph", "host", "state", "exit", "by", "started"), rows)
-    cli.out.document(ExitCode.DONE, {"runs": [_run(run) for run in runs]})
+    cli.out.document(ExitCode.DONE, {"runs": [run_json(run) for run in runs]})
     return ExitCode.DONE
 
 
@@ -82,19 +84,26 @@ def _chosen(store: Store, run_id: str | None) -> RunRecord:
 
 
 def _host_status(cli: Cli, host: str) -> int:
-    from orchestrator.hosts.serving import serving_now
-
     config = cli.host(host)
-    with workplace(cli) as place, contextlib.closing(place.session(config.name)) as session:
-        found = serving_now(session)
-        lease = place.store.leases.get(config.name)
-    found["lock"] = (
-        {"owner": lease.owner, "run_id": lease.run_id, "since": moment(lease.acquired_at)} if lease else None
-    )
+    with workplace(cli) as place:
+        found = serving(place, config)
     for name, value in found.items():
         cli.out.line(f"{name:<14} {_words(value)}")
     cli.out.document(ExitCode.DONE, found)
     return ExitCode.DONE
+
+
+def serving(place: Workplace, config: HostConfig) -> dict[str, Any]:
+    """What a host serves now, and who holds its lock."""
+    from orchestrator.hosts.serving import serving_now
+
+    with contextlib.closing(place.session(config.name)) as session:
+        found = serving_now(session)
+    lease = place.store.leases.get(config.name)
+    found["lock"] = (
+        {"owner": lease.owner, "run_id": lease.run_id, "since": moment(lease.acquired_at)} if lease else None
+    )
+    return found
 
 
 def _words(value: Any) -> str:
@@ -105,7 +114,8 @@ def _words(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _run(run: RunRecord) -> dict[str, Any]:
+def run_json(run: RunRecord) -> dict[str, Any]:
+    """A run as documents show it."""
     return {
         "id": run.id, "graph": run.graph, "host": run.host, "state": run.state, "exit_code": run.exit_code,
         "reason": run.reason, "started_by": run.started_by, "started_from": run.started_from,
@@ -113,7 +123,8 @@ def _run(run: RunRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _task(task: TaskRecord) -> dict[str, Any]:
+def task_json(task: TaskRecord) -> dict[str, Any]:
+    """A task of a run as documents show it."""
     return {
         "key": task.key, "content": task.content, "phase": task.phase, "priority": task.priority, "state": task.state,
         "attempts": task.attempts, "started_at": moment(task.started_at), "finished_at": moment(task.finished_at),
