@@ -113,6 +113,7 @@ def _verdict(outputs: Mapping[str, Mapping[str, Any]]) -> Row:
 
 
 def _summary(tasks: Sequence[TaskRecord], verdict: Row) -> str:
+    tasks = [task for task in tasks if task.key != SELF]
     done = sum(task.state.value == "completed" for task in tasks)
     others = [task.key for task in tasks if task.state.value in ("failed", "unknown", "rolled_back")]
     left = f"; needs attention: {', '.join(others)}" if others else ""
