@@ -9,11 +9,12 @@ import re
 import subprocess
 import sys
 
-from tests.hosts_lab import lab
+from tests.hosts_lab import engine, lab
 
 
 def main(arguments: list[str]) -> int:
     lab.prepare()
+    engine.provision(lambda text: print(f"engine: {text}", flush=True))
     command = lab.inside_network([sys.executable, "-m", "pytest", "tests/hosts_lab", *arguments])
     try:
         done = subprocess.run(command, cwd=lab.REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)

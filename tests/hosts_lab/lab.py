@@ -54,11 +54,12 @@ def inside_network(command: list[str]) -> list[str]:
 
 @dataclass
 class LabHost:
-    """One host. `files`: name below / -> content, put there before the first boot."""
+    """One host. files: name below / -> content, put there before the first boot. binds: folder outside -> inside."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
     executables: tuple[str, ...] = ()
+    binds: dict[str, str] = field(default_factory=dict)
     address: str = ""
     leader: int = 0
 
@@ -79,7 +80,12 @@ class LabHost:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
             path.chmod(0o755 if name in self.executables else 0o644)
-        answer = script("host-up.sh", self.name, HOSTLAB_SEED=str(seed) if self.files else "")
+        answer = script(
+            "host-up.sh",
+            self.name,
+            HOSTLAB_SEED=str(seed) if self.files else "",
+            HOSTLAB_BIND=" ".join(f"{outside}:{inside}" for outside, inside in self.binds.items()),
+        )
         _, self.address, leader, _ = answer.split()
         self.leader = int(leader)
         return self

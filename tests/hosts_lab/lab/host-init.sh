@@ -13,6 +13,7 @@ for n in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0; do IFS=: rea
 mount -t devpts -o newinstance,ptmxmode=666,mode=620,gid=5 devpts dev/pts; ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd; ln -s fd/0 dev/stdin; ln -s fd/1 dev/stdout; ln -s fd/2 dev/stderr
 mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs dev/shm
+for pair in ${HOSTLAB_BIND:-}; do mkdir -p ".${pair#*:}"; mount --bind "${pair%%:*}" ".${pair#*:}"; done   # OUTSIDE:INSIDE folders of a test
 touch dev/console; mount --bind "$5/console" dev/console 2>/dev/null || true
 mount -t tmpfs -o mode=755,nosuid,nodev tmpfs run
 mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs tmp
