@@ -6,14 +6,15 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from orchestrator.cli.output import Output
 from orchestrator.errors import UsageError
-from orchestrator.hosts.inventory import HostConfig, Inventory
-from orchestrator.hosts.load import load_inventory, select_host
+
+if TYPE_CHECKING:  # commands that only read the store start without the inventory's parser
+    from orchestrator.hosts.inventory import HostConfig, Inventory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -29,6 +30,8 @@ class Cli:
 
     @functools.cached_property
     def inventory(self) -> Inventory:
+        from orchestrator.hosts.load import load_inventory
+
         return load_inventory(self.hosts_file)
 
     @property
@@ -41,6 +44,8 @@ class Cli:
         return self.state_url or f"sqlite:///{self.home / 'state.db'}"
 
     def host(self, name: str | None) -> HostConfig:
+        from orchestrator.hosts.load import select_host
+
         return select_host(self.inventory, name)
 
     def confirm(self, question: str, *, yes: bool) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,7 @@ from rich.text import Text
 from orchestrator.documents import encode, envelope
 from orchestrator.errors import ExitCode
 
+FOLD_ROWS = 500  # longer tables are not folded into the terminal's width: laying them out takes seconds
 # C0 and C1 controls but tab and newline, and the marks that reorder text on screen.
 CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
@@ -54,15 +56,29 @@ class Output:
         self._err.print(Text(plain(text), style=style or ""))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-        """A table that fits the terminal; long cells fold, nothing is cut."""
+        """A table that fits the terminal; long cells fold, nothing is cut. Without a terminal: one line for each row."""
         if self.json_mode:
+            return
+        cells = [["" if cell is None else plain(str(cell)) for cell in row] for row in rows]
+        if not self._out.is_terminal or len(cells) > FOLD_ROWS:
+            self._lines(columns, cells, title)
             return
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for column in columns:
             table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(plain("" if cell is None else str(cell))) for cell in row))
+        for row in cells:
+            table.add_row(*map(Text, row))
         self._out.print(table)
+
+    def _lines(self, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
+        """Aligned plain lines, which programs can cut apart, and which thousands of rows do not slow down."""
+        lines = [[" ".join(cell.split()) for cell in row] for row in (columns, *rows)]
+        widths = [max(cell_len(row[column]) for row in lines) for column in range(len(columns))]
+        text = [title] if title else []
+        for row in lines:
+            padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+            text.append("  ".join(padded).rstrip())
+        self._out.file.write("\n".join(text) + "\n")
 
     def document(self, code: ExitCode, body: Mapping[str, Any], error: str | None = None) -> None:
         """The command's one JSON document."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.cli.context import Cli, command_options
-from orchestrator.cli.place import workplace
 from orchestrator.errors import ExitCode, UsageError
-from orchestrator.hosts.inventory import HostConfig
-from orchestrator.operations import Workplace
 from orchestrator.store.records import RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store, open_store
+
+if TYPE_CHECKING:  # reading the store needs no host: SSH and the inventory are imported when a host is asked
+    from orchestrator.hosts.inventory import HostConfig
+    from orchestrator.operations import Workplace
 
 
 @click.command(help="How a run stands, or with --host what a host serves now.")
@@ -84,6 +85,8 @@ def _chosen(store: Store, run_id: str | None) -> RunRecord:
 
 
 def _host_status(cli: Cli, host: str) -> int:
+    from orchestrator.cli.place import workplace
+
     config = cli.host(host)
     with workplace(cli) as place:
         found = serving(place, config)
