@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
+from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 from orchestrator.release.launch import Launch, in_environment
 from orchestrator.release.manifest import Manifest
@@ -19,6 +20,15 @@ from tasks.restore import restore
 from tasks.samples import SAMPLE_PROMPTS, compare, default_prompts, sample_from_json, take_samples
 from tasks.serving import wait_ready
 
+UNSETTLED = ("armed", "firing")  # states of the dead man's switch in which the host may still go back by itself
+
+
+def is_live(session: HostSession, target: Manifest) -> bool:
+    """Whether the unit runs with this release and exactly this command."""
+    definition = session.services.definition(session.unit)
+    defined = definition is not None and definition.release == target.id and definition.argv == target.launch.argv
+    return defined and session.services.status(session.unit).running
+
 
 class CutOver(Action):
     """Switches the unit to the release with the decided number of nodes and proves the live service."""
@@ -30,10 +40,10 @@ class CutOver(Action):
         if not ctx.output("build-release"):
             return Probe(False, "the release has not been built")
         target = self._target(ctx)
-        definition = ctx.host.services.definition(ctx.host.unit)
-        running = ctx.host.services.status(ctx.host.unit).running
-        live = definition is not None and definition.release == target.id and definition.argv == target.launch.argv
-        if live and running:
+        live = is_live(ctx.host, target)
+        if live and ctx.host.deadman.status().state in UNSETTLED:
+            return Probe(False, f"{target.id} is live, but was never confirmed: the dead man's switch is still armed")
+        if live:
             facts = service_facts(ctx.host, "DDTREE", self._nodes(ctx))
             return Probe(True, f"{target.id} is live", {"release": target.id, **facts})
         return Probe(False, f"{target.id} is not live")
@@ -50,19 +60,35 @@ class CutOver(Action):
         session = ctx.host
         target, previous = self._target(ctx), linear_release(ctx)
         session.releases.write(target)
-        activation = session.activation()
         started = time.monotonic()
-        switched = activation.switch(target, previous, deadline_s=knobs_of(ctx).confirm_s, log=ctx.log)
+        token = self._switch(ctx, target, previous)
         ctx.fact("deadman", session.name, {"armed": True, "release": previous.id, "seconds": knobs_of(ctx).confirm_s})
         pid = wait_ready(ctx, session.unit, session.config.service.port, knobs_of(ctx).confirm_s)
         self._prove(ctx)
         down = time.monotonic() - started
-        if not activation.confirm(switched.token):
+        if not session.activation().confirm(token):
             raise OrchestrateError("The host had already gone back to the linear service by itself; raise confirm_s.")
         ctx.fact("deadman", session.name, {"armed": False, "release": previous.id})
         facts = service_facts(session, "DDTREE", self._nodes(ctx))
         ctx.fact("service", session.name, facts)
         return {"release": target.id, "previous": previous.id, "down_s": down, **facts, "pid": pid}
+
+    def _switch(self, ctx: TaskContext, target: Manifest, previous: Manifest) -> str:
+        """The token of the armed switch under which `target` runs now.
+
+        An attempt that was killed may have left the switch armed: if it got as far as starting the release, this one
+        goes on from there, so that the service is not restarted again; else the linear service is put back first.
+        """
+        session = ctx.host
+        left = session.deadman.status()
+        if left.state == "armed" and left.restores == previous.id and is_live(session, target):
+            ctx.log(f"{target.id} was started by an attempt that was interrupted; its proof follows")
+            session.releases.point_current(target.id)
+            return str(left.token)
+        if left.state in UNSETTLED:
+            restore(session, previous, log=ctx.log)
+        switched = session.activation().switch(target, previous, deadline_s=knobs_of(ctx).confirm_s, log=ctx.log)
+        return str(switched.token)
 
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("cutover")
