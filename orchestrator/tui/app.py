@@ -21,7 +21,7 @@ from orchestrator.tui import reasons
 from orchestrator.tui.actions import ACTIONS
 from orchestrator.tui.benchreading import BenchReading
 from orchestrator.tui.dialogs import HelpScreen
-from orchestrator.tui.eta import Durations
+from orchestrator.tui.eta import Durations, seconds_left
 from orchestrator.tui.feed import Feed
 from orchestrator.tui.look import NO_COLOUR, OFFERED, OWN_THEMES, Look
 from orchestrator.tui.model import Reading
@@ -41,6 +41,7 @@ from orchestrator.tui.widgets.bars import Header, TabLine
 from orchestrator.tui.widgets.logview import LogView
 from orchestrator.tui.words import one_line
 
+ETA_EVERY_S = 10.0
 SILENT_S = 5.0  # without an answer from the store for so long, the screen says so
 
 VIEWS = (
@@ -122,6 +123,8 @@ class OrchestrateApp(App[int]):
         }
         self.switcher = ContentSwitcher(*self.views.values(), id="views", initial="run")
         self._trouble = ""
+        self._left: float | None = None
+        self._estimated_at = 0.0
         self._filters.append(_StripColour(self))
 
     @property
@@ -177,8 +180,11 @@ class OrchestrateApp(App[int]):
             self._trouble = content.sentence
             self._show_banner()
 
-    def _show_head(self, now: float) -> None:
-        self.head.show(header(self.reading, self.durations, self.bench.sentence, now))
+    def _show_head(self, now: float, every: float = 0.0) -> None:
+        """The estimate walks through the whole graph, so a mere second is no reason to make a new one."""
+        if now - self._estimated_at >= every or now < self._estimated_at:
+            self._left, self._estimated_at = seconds_left(self.reading, self.durations, now), now
+        self.head.show(header(self.reading, self.durations, self._left, self.bench.sentence, now))
 
     def _show_banner(self) -> None:
         silent = time.monotonic() - self.feed.beat
@@ -192,7 +198,7 @@ class OrchestrateApp(App[int]):
         now = self.clock()
         self._show_banner()
         if self.reading.run is not None and self.reading.run.state.active:
-            self._show_head(now)
+            self._show_head(now, every=ETA_EVERY_S)
         self.active_view.tick(now)
 
     @on(RunView.WantLog)

@@ -101,7 +101,7 @@ class Feed:
         self.run_id = run_id
         self.beat = time.monotonic()  # the last time a look at the store came to an end
         self._post = post
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[str, Request] | None] = queue.SimpleQueue()
         self._reading = Reading()
         self._durations = Durations()
         self._bench = BenchReading()
@@ -124,31 +124,35 @@ class Feed:
     # What views ask; each returns at once and the answer comes as a message.
 
     def show_run(self, run_id: str) -> None:
-        self._requests.put(lambda store: self._open_run(store, run_id))
+        self._ask("run", lambda store: self._open_run(store, run_id))
 
     def show_log(self, task_key: str | None) -> None:
-        self._requests.put(lambda store: self._send_log(store, task_key))
+        self._ask("log", lambda store: self._send_log(store, task_key))
 
     def show_task(self, task_key: str) -> None:
-        self._requests.put(lambda store: self._send_detail(store, task_key))
+        self._ask("task", lambda store: self._send_detail(store, task_key))
 
     def want_lists(self, wanted: bool) -> None:
         """Whether runs and to-dos are sent whenever the store moves."""
-        self._requests.put(lambda store: self._set_lists(store, wanted))
+        self._ask("lists", lambda store: self._set_lists(store, wanted))
 
     def show_comparison(self, old: str, new: str) -> None:
-        self._requests.put(lambda store: self._compare(store, old, new))
+        self._ask("compare", lambda store: self._compare(store, old, new))
 
     def show_roadmap(self) -> None:
-        self._requests.put(self._send_roadmap)
+        self._ask("roadmap", self._send_roadmap)
 
     def look_again(self) -> None:
         """Look at the store now rather than at the next poll."""
-        self._requests.put(lambda store: None)
+        self._ask("look", lambda store: None)
 
     def await_run(self, graph: str, host: str, since: float) -> None:
         """Show the run of this graph and host that begins after `since`, as soon as there is one."""
-        self._requests.put(lambda store: self._set_awaited((graph, host, since)))
+        self._ask("await", lambda store: self._set_awaited((graph, host, since)))
+
+    def _ask(self, kind: str, request: Request) -> None:
+        """Of several waiting requests of a kind only the last is answered: a key held down costs one log, not fifty."""
+        self._requests.put((kind, request))
 
     # The thread
 
@@ -172,15 +176,25 @@ class Feed:
         self._open_run(store, self.run_id)
         while True:
             self._recovered()
-            try:
-                request = self._requests.get(timeout=self._patience())
-                if request is None:
-                    return
+            waiting = self._waiting_requests()
+            if waiting is None:
+                return
+            for request in waiting.values():
                 request(store)
-            except queue.Empty:
-                pass
             self._check_same_file(identity)
             self._advance(store)
+
+    def _waiting_requests(self) -> dict[str, Request] | None:
+        """The last request of each kind, {} when none came in time; None when the thread is to end."""
+        found: dict[str, Request] = {}
+        with contextlib.suppress(queue.Empty):
+            item = self._requests.get(timeout=self._patience())
+            while item is not None:
+                found.pop(item[0], None)
+                found[item[0]] = item[1]
+                item = self._requests.get_nowait()
+            return None
+        return found
 
     def _patience(self) -> float:
         run = self._reading.run

@@ -10,7 +10,7 @@ from orchestrator.graph.model import State
 from orchestrator.store.store import Store, open_store
 from orchestrator.tui.benchreading import bench_reading
 from orchestrator.tui.blocks import plain_lines, text_of
-from orchestrator.tui.eta import Durations, earlier_durations
+from orchestrator.tui.eta import Durations, earlier_durations, seconds_left
 from orchestrator.tui.logtext import log_lines
 from orchestrator.tui.model import Delta, Reading, advance, first_reading, pick_run
 from orchestrator.tui.pages.bench import bench_page
@@ -101,7 +101,12 @@ def _details(store: Store, reading: Reading, key: str, now: float) -> Iterator[s
 
 def _head(store: Store, reading: Reading, now: float) -> Iterator[str]:
     durations = earlier_durations(store, reading.run) if reading.run else Durations()
-    yield from (text_of(part) for part in header(reading, durations, bench_reading(reading).sentence, now))
+    yield from (
+        text_of(part)
+        for part in header(
+            reading, durations, seconds_left(reading, durations, now), bench_reading(reading).sentence, now
+        )
+    )
 
 
 def _patiently(store: Store, reading: Reading, say: Say) -> tuple[Reading, Delta]:

@@ -28,7 +28,7 @@ async def draw(made: Stage, folder: Path) -> list[Path]:
     paths = []
     for name, (size, theme, keys, text) in PICTURES.items():
         async with opened(made, size=size, app=make_app(made, theme=theme)) as (app, pilot):
-            await until(pilot, lambda app=app: app.durations.runs and app.run_view.detail)
+            await until(pilot, lambda app=app: app.durations.runs)
             await pilot.press(*keys)
             await until(
                 pilot, lambda app=app, text=text: text in screen_text(app) or isinstance(app.screen, ConfirmScreen)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from orchestrator.graph.model import State
 from orchestrator.tui.blocks import Line, Span, line
-from orchestrator.tui.eta import Durations, seconds_left
+from orchestrator.tui.eta import Durations
 from orchestrator.tui.model import Reading
 from orchestrator.tui.pages.host import current_release
 from orchestrator.tui.words import SIGNS, STATE_WORDS, Tone, clock_time, duration, roughly, run_state
 
 
-def header(reading: Reading, durations: Durations, verdict: str, now: float) -> list[Line]:
+def header(reading: Reading, durations: Durations, left: float | None, verdict: str, now: float) -> list[Line]:
     """Segments; the screen puts as many on a line as fit."""
     run = reading.run
     if run is None:
@@ -23,7 +23,7 @@ def header(reading: Reading, durations: Durations, verdict: str, now: float) -> 
         line(_counts(reading)),
     ]
     if run.state.active and not reading.process_gone:
-        parts.append(line(_eta(reading, durations, now)))
+        parts.append(line(_eta(durations, left)))
     parts += [line("release ", _release(reading)), line("lock ", _lock(reading, now)), line("verdict ", Span(verdict))]
     if reading.process_gone:
         parts.append(line(Span("its process is gone: press r to resume", Tone.BAD)))
@@ -44,8 +44,7 @@ def _counts(reading: Reading) -> str:
     return ", ".join([f"{done} of {len(reading.tasks)} tasks done", *others])
 
 
-def _eta(reading: Reading, durations: Durations, now: float) -> str:
-    left = seconds_left(reading, durations, now)
+def _eta(durations: Durations, left: float | None) -> str:
     if left is None:
         return "time left unknown: no earlier run"
     return f"{roughly(left)} left, by {durations.runs} earlier run{'s' if durations.runs != 1 else ''}"

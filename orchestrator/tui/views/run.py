@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.message import Message
+from textual.timer import Timer
 from textual.widgets import ContentSwitcher, Input
 
 from orchestrator.store.records import TaskRecord
@@ -26,6 +27,7 @@ from orchestrator.tui.widgets.logview import LogView
 from orchestrator.tui.widgets.tasktree import TaskTree
 
 PARTS = (("log", "l", "Log"), ("why", "w", "Why"), ("evidence", "e", "Evidence"), ("changes", "p", "Plan"))
+REST_S = 0.06
 SHARES = (25, 33, 40, 50, 60, 70)
 
 
@@ -76,6 +78,7 @@ class RunView(View):
         self._searched: TaskTree | LogView = self.task_tree
         self._selected: str | None = None
         self._log_run: str | None = None
+        self._rest: Timer | None = None
 
     def compose(self) -> ComposeResult:
         with Container(id="run-split"):
@@ -107,10 +110,12 @@ class RunView(View):
                 self.task_tree.action_jump_to_running()
             self._select(self.selected_task.key if self.selected_task else None, anew=True)
             return
+        if update.delta.tasks:
+            self.task_tree.follow()
         new = [event for event in update.delta.events if self._selected in (None, event.task_key)]
         self.log_view.add([line for event in new for line in log_lines(event)])
-        if self._selected in update.delta.tasks and self._selected is not None:
-            self.post_message(self.WantDetail(self._selected))
+        if self._selected in update.delta.tasks:
+            self._ask_detail()
         self._show_pages(now)
 
     def show_log(self, log: Log) -> None:
@@ -127,19 +132,28 @@ class RunView(View):
         self._show_pages(now)
 
     def tick(self, now: float) -> None:
-        self.task_tree.now = now
         if self.task_tree.reading.run is not None and self.task_tree.reading.run.state.active:
-            self.task_tree.refresh()
+            self.task_tree.tick(now)
             self._show_pages(now)
 
     def _select(self, key: str | None, *, anew: bool = False) -> None:
         if key == self._selected and not anew:
             return
         self._selected, self.detail = key, None
-        self.post_message(self.WantLog(key))
-        if key is not None:
-            self.post_message(self.WantDetail(key))
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.set_timer(REST_S, self._ask_for_selected)
         self._show_pages(self.task_tree.now)
+
+    def _ask_for_selected(self) -> None:
+        """Once the cursor rests: a key held down then moves as fast as it paints."""
+        self.post_message(self.WantLog(self._selected))
+        self._ask_detail()
+
+    def _ask_detail(self) -> None:
+        """Reasons and proof are looked up only while a page shows them."""
+        if self._selected is not None and self.parts.active in ("why", "evidence"):
+            self.post_message(self.WantDetail(self._selected))
 
     def _show_pages(self, now: float) -> None:
         reading, task = self.task_tree.reading, self.selected_task
@@ -176,6 +190,7 @@ class RunView(View):
         again = self.parts.active == name
         self.parts.activate(name)
         self.switcher.current = name
+        self._ask_detail()
         self._show_pages(self.task_tree.now)
         self._say_status()
         if name == "changes" and (self.plan is None or again):

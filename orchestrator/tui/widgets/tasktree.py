@@ -70,6 +70,7 @@ class TaskTree(ScrollView, can_focus=True):
         self.pattern = ""
         self.rows: list[Row] = []
         self.cursor = 0
+        self.follows = True  # the running task, until someone moves the cursor
         self._key_width = 0
 
     @property
@@ -87,6 +88,23 @@ class TaskTree(ScrollView, can_focus=True):
         if rebuilt or not self.rows:
             self._rebuild()
         self.refresh()
+
+    def tick(self, now: float) -> None:
+        """Only the times of running tasks change."""
+        self.now = now
+        top = self.scroll_offset.y
+        for index in range(top, min(len(self.rows), top + self.size.height)):
+            key = self.rows[index].key
+            if key is not None and self.reading.tasks[key].state is State.IN_PROGRESS:
+                self.refresh_line(index)
+
+    def follow(self) -> None:
+        """Moves to the running task if the cursor is to follow the run and stands on one that is over."""
+        task = self.current_task
+        if self.follows and (task is None or task.state is not State.IN_PROGRESS):
+            running = next((item.key for item in self.reading.tasks.values() if item.state is State.IN_PROGRESS), None)
+            if running:
+                self.select(running)
 
     def select(self, key: str) -> None:
         task = self.reading.tasks.get(key)
@@ -197,9 +215,8 @@ class TaskTree(ScrollView, can_focus=True):
 
     def _go(self, index: int) -> None:
         index = max(0, min(index, len(self.rows) - 1)) if self.rows else 0
-        old, self.cursor = self.cursor, index
-        self.refresh_line(old)
-        self.refresh_line(index)
+        self.cursor = index
+        self.refresh()
         self._keep_in_view()
         row = self.current
         self.post_message(self.Moved(row.key if row else None))
@@ -211,12 +228,15 @@ class TaskTree(ScrollView, can_focus=True):
         self.call_after_refresh(self._keep_in_view)
 
     def action_move(self, by: int) -> None:
+        self.follows = False
         self._go(self.cursor + by)
 
     def action_page(self, pages: int) -> None:
+        self.follows = False
         self._go(self.cursor + pages * max(1, self.size.height - 1))
 
     def action_edge(self, end: int) -> None:
+        self.follows = False
         self._go(len(self.rows) - 1 if end > 0 else 0)
 
     def action_fold(self, fold: bool | None = None) -> None:
@@ -238,6 +258,7 @@ class TaskTree(ScrollView, can_focus=True):
 
     def action_jump_to_running(self) -> None:
         """To the task that matters now: the running one, else one that failed or is not confirmed."""
+        self.follows = True
         for state in (State.IN_PROGRESS, State.FAILED, State.UNKNOWN, State.ROLLED_BACK):
             found = next((task.key for task in self.reading.tasks.values() if task.state is state), None)
             if found:
@@ -253,6 +274,7 @@ class TaskTree(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         index = self.scroll_offset.y + event.y
         if index < len(self.rows):
+            self.follows = False
             again = index == self.cursor and event.chain == 2
             self._go(index)
             if self.rows[index].key is None and event.chain == 1:
