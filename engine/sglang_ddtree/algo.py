@@ -10,6 +10,9 @@ from . import compat
 from .config import DDTreeConfig
 
 CPU_BACKENDS = ("intel_amx",)
+GPU_BACKENDS = ("fa3", "triton")
+GPU_VERSIONS = ("0.5.16",)
+GPU_DEFAULT_REQUESTS = 32  # records, logits and KV of every row are allocated for this many requests
 
 
 def refusals(args: Any) -> list[str]:
@@ -19,8 +22,14 @@ def refusals(args: Any) -> list[str]:
         "DDTREE needs --speculative-draft-model-path: the folder of a DFlash draft.": (
             args.speculative_draft_model_path is None
         ),
-        f"DDTREE runs on the CPU engine so far, not on {args.device}: keep DFLASH on this device.": (
-            str(args.device) != "cpu"
+        f"DDTREE runs on CUDA devices and the CPU engine, not on {args.device}: keep DFLASH on this device.": (
+            str(args.device) not in ("cpu", "cuda")
+        ),
+        f"DDTREE runs on GPUs with sglang {', '.join(GPU_VERSIONS)} so far: keep DFLASH on this device.": (
+            str(args.device) == "cuda" and compat.line().version not in GPU_VERSIONS
+        ),
+        f"DDTREE needs --attention-backend {' or '.join(GPU_BACKENDS)} on a GPU, got {backend}.": (
+            str(args.device) == "cuda" and backend not in GPU_BACKENDS
         ),
         f"DDTREE needs --attention-backend {' or '.join(CPU_BACKENDS)} on CPU, got {backend}.": (
             str(args.device) == "cpu" and backend not in CPU_BACKENDS
@@ -90,10 +99,15 @@ def resolve_args(args: Any) -> None:
     args.speculative_dflash_block_size = int(block)
     args.speculative_num_draft_tokens = int(width)
     args.speculative_num_steps = 1
-    # Only a gate: with 1 the linear-attention layers of a hybrid would treat the tree as a chain.
-    args.speculative_eagle_topk = 2
     if str(args.device) == "cpu":
+        # Only a gate: with 1 the linear-attention layers of a hybrid would treat the tree as a chain.
+        args.speculative_eagle_topk = 2
         args.disable_overlap_schedule = True
+        return
+    # On a GPU the tree lives in our own verify kernels, and the backends keep a chain's metadata.
+    args.speculative_eagle_topk = 1
+    if args.max_running_requests is None:
+        args.max_running_requests = GPU_DEFAULT_REQUESTS
 
 
 class DDTreeSpecAlgo(CustomSpecAlgo):

@@ -19,6 +19,11 @@ def register() -> None:
 
     @SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=DDTreeSpecAlgo)
     def worker_class(server_args: Any) -> type:
-        from .worker import DDTreeWorker  # heavy imports, wanted in the scheduler process only
+        # Heavy imports, wanted in the scheduler process only.
+        if str(server_args.device) == "cuda":
+            from .worker_gpu import GraphDDTreeWorker
+
+            return GraphDDTreeWorker
+        from .worker import DDTreeWorker
 
         return DDTreeWorker

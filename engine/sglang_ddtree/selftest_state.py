@@ -21,8 +21,8 @@ from .kernels.reference.conv_tree import conv_tree
 from .kernels.reference.gdn_replay_commit import gdn_replay_commit
 from .kernels.reference.gdn_tree_verify import gdn_tree_verify
 from .kernels.reference.tree_attention import tree_attention
-from .selftest_kernels import Case
 from .selftest_data import HybridShape, Outcome, Random, deepest_path, differing, poisoned, relative
+from .selftest_kernels import Case
 
 SMALL = HybridShape(1, 2, 32, 32)
 ODD = HybridShape(1, 3, 64, 48)

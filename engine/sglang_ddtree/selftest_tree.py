@@ -18,8 +18,8 @@ from .kernels.reference.topk_lse import topk_lse
 from .kernels.reference.tree_build import tree_build
 from .kernels.reference.tree_mask import tree_mask
 from .kernels.reference.walk import walk
-from .selftest_kernels import Case
 from .selftest_data import Outcome, Random, differing, poisoned
+from .selftest_kernels import Case
 from .tables import TreeTables
 
 

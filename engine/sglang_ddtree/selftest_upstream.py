@@ -9,8 +9,8 @@ import torch
 
 from .kernels import gdn_replay_commit as replay_op
 from .kernels import gdn_tree_verify as verify_op
-from .selftest_kernels import Case
 from .selftest_data import HybridShape, Outcome, Random, deepest_path, differing, relative
+from .selftest_kernels import Case
 from .selftest_state import REAL, split_heads
 from .tables import TreeTables
 

@@ -19,6 +19,7 @@ from ..kernels import (
     tree_build,
     walk,
 )
+from ..kernels.common import device_limit
 from ..selftest_data import Random, deepest_path
 from ..selftest_state import REAL
 from ..selftest_upstream import Layer, recurrent_kernel
@@ -72,9 +73,9 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
     states = [layer.state.clone() for _ in range(rotate)]
     out = torch.empty_like(layer.v).contiguous()
     scratch = gdn_tree_verify.VerifyScratch.empty(bs, width, REAL.value_heads, REAL.value_dim, "cuda")
-    configs = list(gdn_tree_verify.CONFIGS[:4])
+    configs = [gdn_tree_verify.pick_config(REAL.value_dim, device_limit(layer.q))]
     if width == 64:
-        configs += [gdn_tree_verify.VerifyConfig(64, 4, solve) for solve in ("tf32", "ieee")]
+        configs += [gdn_tree_verify.VerifyConfig(64, 4, "tf32")]
     for config in configs:
         def call(state: torch.Tensor, config: gdn_tree_verify.VerifyConfig = config) -> None:
             gdn_tree_verify.gdn_tree_verify(
@@ -86,7 +87,7 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
             "kernel": f"ours BV{config.bv} W{config.warps} {config.solve}",
             "us": graph_time([lambda s=s: call(s) for s in states]),
             "us_one_state": graph_time([lambda: call(states[0])] * 10),
-            "chosen": config == gdn_tree_verify.CONFIGS[0],
+            "chosen": config == configs[0],
         }
     if recurrent_kernel() is not None:
         snapshots = layer.snapshots()
@@ -118,13 +119,18 @@ def _topk(bs: int) -> Iterator[Row]:
     rows = LEVELS * bs
     logits = [Random(i, "cuda").normal(rows, VOCAB, dtype=torch.bfloat16) for i in range(16 // bs)]
     for k in (8, 32):
-        out = (torch.empty((rows, k), device="cuda"), torch.empty((rows, k), dtype=torch.int64, device="cuda"))
-        scratch = topk_lse.TopKScratch.empty(rows, VOCAB, k, "cuda")
-        ours = [lambda x=x: topk_lse.topk_lse(x, k, out=out, scratch=scratch) for x in logits]
-        yield {"kernel": f"ours K{k}", "us": graph_time(ours)}
-        torch_way = [lambda x=x: (torch.topk(x, k, -1), torch.logsumexp(x.float(), -1)) for x in logits]
-        yield {"kernel": f"torch K{k}", "us": graph_time(torch_way)}
+        yield from _topk_of(logits, k)
     yield {"kernel": "torch argmax", "us": graph_time([lambda x=x: torch.argmax(x, -1) for x in logits])}
+
+
+def _topk_of(logits: list[torch.Tensor], k: int) -> Iterator[Row]:
+    rows = logits[0].shape[0]
+    out = (torch.empty((rows, k), device="cuda"), torch.empty((rows, k), dtype=torch.int64, device="cuda"))
+    scratch = topk_lse.TopKScratch.empty(rows, VOCAB, k, "cuda")
+    ours = [lambda x=x: topk_lse.topk_lse(x, k, out=out, scratch=scratch) for x in logits]
+    yield {"kernel": f"ours K{k}", "us": graph_time(ours)}
+    torch_way = [lambda x=x: (torch.topk(x, k, -1), torch.logsumexp(x.float(), -1)) for x in logits]
+    yield {"kernel": f"torch K{k}", "us": graph_time(torch_way)}
 
 
 def _step_ops(width: int, bs: int) -> Iterator[Row]:
@@ -149,7 +155,6 @@ def _step_ops(width: int, bs: int) -> Iterator[Row]:
         )
 
     yield {"kernel": "conv_tree with record", "us": graph_time([lambda i=i: convolve(x[i]) for i in range(4)])}
-    del x, y, kept
     yield from _commit_times(random, tables, path, lengths, slots)
     loc = random.permutation(4096)[: bs * width].view(bs, width)
     buffers = [torch.zeros((4096, 4, 256), dtype=torch.bfloat16, device="cuda") for _ in range(32)]

@@ -36,7 +36,7 @@ def _conv_commit_kernel(
     if TRACK:
         track_step = tl.load(track_step_ptr + b).to(tl.int32)
         track_slot = tl.load(track_slot_ptr + b).to(tl.int64)
-    for step in range(0, tl.load(commit_ptr + b)):
+    for step in range(tl.load(commit_ptr + b)):
         row = tl.load(path_ptr + b * BLOCK + step)
         oldest = middle
         middle = newest

@@ -21,28 +21,34 @@ BV = 32
 
 
 @triton.jit
-def _convolve(own, back1, back2, back3, w_ptr, channel, bias_ptr, mask, BIAS: tl.constexpr, SILU: tl.constexpr):
+def _convolve(own, back1, back2, back3, w3, w2, w1, w0, bias, BIAS: tl.constexpr, SILU: tl.constexpr):
     """One convolution output in float32, summed in conv_tree's order and rounded as conv_tree stores it."""
-    w3 = tl.load(w_ptr + channel * 4 + 3, mask=mask, other=0.0).to(tl.float32)
-    w2 = tl.load(w_ptr + channel * 4 + 2, mask=mask, other=0.0).to(tl.float32)
-    w1 = tl.load(w_ptr + channel * 4 + 1, mask=mask, other=0.0).to(tl.float32)
-    w0 = tl.load(w_ptr + channel * 4, mask=mask, other=0.0).to(tl.float32)
     acc = own.to(tl.float32) * w3
     acc += back1.to(tl.float32) * w2
     acc += back2.to(tl.float32) * w1
     acc += back3.to(tl.float32) * w0
     if BIAS:
-        acc += tl.load(bias_ptr + channel, mask=mask, other=0.0).to(tl.float32)
+        acc += bias
     if SILU:
         acc = silu(acc)
     return acc.to(own.dtype).to(tl.float32)
 
 
 @triton.jit
+def _taps(weight_ptr, channel, mask):
+    """The four weights of some channels, newest first, float32."""
+    w3 = tl.load(weight_ptr + channel * 4 + 3, mask=mask, other=0.0).to(tl.float32)
+    w2 = tl.load(weight_ptr + channel * 4 + 2, mask=mask, other=0.0).to(tl.float32)
+    w1 = tl.load(weight_ptr + channel * 4 + 1, mask=mask, other=0.0).to(tl.float32)
+    w0 = tl.load(weight_ptr + channel * 4, mask=mask, other=0.0).to(tl.float32)
+    return w3, w2, w1, w0
+
+
+@triton.jit
 def _gdn_replay_commit_kernel(
     k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, path_ptr, commit_ptr, state_ptr, slot_ptr, track_slot_ptr,
     track_step_ptr, conv_ptr, weight_ptr, bias_ptr,
-    T, BLOCK, C, stride_layer, stride_row, stride_gate_layer, stride_gate, stride_state_layer, stride_state_slot,
+    T, BLOCK, C, stride_layer, stride_k, stride_v, stride_gate_layer, stride_gate, stride_state_layer, stride_state_slot,
     stride_conv_layer, stride_conv_slot, stride_conv_channel, stride_conv_tap,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     RAW: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr, TRACK: tl.constexpr,
@@ -63,7 +69,7 @@ def _gdn_replay_commit_kernel(
     p_state = state_ptr + layer * stride_state_layer + inner
     b_h = tl.zeros([BK, BV], dtype=tl.float32)
     b_h += tl.load(p_state + slot * stride_state_slot, mask=mask_h, other=0).to(tl.float32)
-    at_layer = layer * stride_layer
+    at_layer = layer * stride_layer  # k and v have one layer stride, and each its own row stride
     gate_layer = layer * stride_gate_layer
     if RAW:
         k_channel = H * K + h * K + o_k
@@ -77,20 +83,35 @@ def _gdn_replay_commit_kernel(
         v3 = tl.load(p_conv + v_channel * stride_conv_channel, mask=mask_v, other=0)
         v2 = tl.load(p_conv + v_channel * stride_conv_channel + stride_conv_tap, mask=mask_v, other=0)
         v1 = tl.load(p_conv + v_channel * stride_conv_channel + 2 * stride_conv_tap, mask=mask_v, other=0)
+        kw3, kw2, kw1, kw0 = _taps(p_weight, k_channel, mask_k)
+        vw3, vw2, vw1, vw0 = _taps(p_weight, v_channel, mask_v)
+        k_bias = tl.load(p_bias + k_channel, mask=mask_k & BIAS, other=0.0).to(tl.float32)
+        v_bias = tl.load(p_bias + v_channel, mask=mask_v & BIAS, other=0.0).to(tl.float32)
+    else:
+        k_channel = h * K + o_k
+        v_channel = hv * V + o_v
+    dt = tl.load(dt_ptr + layer * HV + hv).to(tl.float32)
+    a_log = tl.load(a_log_ptr + layer * HV + hv).to(tl.float32)
     track_step = -1
     track_slot = slot
     if TRACK:
         track_step = tl.load(track_step_ptr + request).to(tl.int32)
         track_slot = tl.load(track_slot_ptr + request).to(tl.int64)
 
-    for step in range(0, tl.load(commit_ptr + request)):
-        row = request * T + tl.load(path_ptr + request * BLOCK + step)
+    steps = tl.load(commit_ptr + request)
+    p_k = k_ptr + at_layer + k_channel
+    p_v = v_ptr + at_layer + v_channel
+    path = path_ptr + request * BLOCK
+    # The inputs of a step are fetched while the one before it computes.
+    row = request * T + tl.load(path)
+    k0 = tl.load(p_k + row * stride_k, mask=mask_k, other=0)
+    v0 = tl.load(p_v + row * stride_v, mask=mask_v, other=0)
+    a0 = tl.load(a_ptr + gate_layer + row * stride_gate + hv)
+    b0 = tl.load(b_ptr + gate_layer + row * stride_gate + hv)
+    for step in range(steps):
         if RAW:
-            source = k_ptr + at_layer + row * stride_row
-            k0 = tl.load(source + k_channel, mask=mask_k, other=0)
-            v0 = tl.load(source + v_channel, mask=mask_v, other=0)
-            b_k = _convolve(k0, k1, k2, k3, p_weight, k_channel, p_bias, mask_k, BIAS, SILU)
-            b_v = _convolve(v0, v1, v2, v3, p_weight, v_channel, p_bias, mask_v, BIAS, SILU)
+            b_k = _convolve(k0, k1, k2, k3, kw3, kw2, kw1, kw0, k_bias, BIAS, SILU)
+            b_v = _convolve(v0, v1, v2, v3, vw3, vw2, vw1, vw0, v_bias, BIAS, SILU)
             k3 = k2
             k2 = k1
             k1 = k0.to(k1.dtype)
@@ -98,13 +119,17 @@ def _gdn_replay_commit_kernel(
             v2 = v1
             v1 = v0.to(v1.dtype)
         else:
-            b_k = tl.load(k_ptr + at_layer + row * stride_row + h * K + o_k, mask=mask_k, other=0).to(tl.float32)
-            b_v = tl.load(v_ptr + at_layer + row * stride_row + hv * V + o_v, mask=mask_v, other=0).to(tl.float32)
-        b_b = tl.load(b_ptr + gate_layer + row * stride_gate + hv).to(tl.float32)
-        b_a = tl.load(a_ptr + gate_layer + row * stride_gate + hv).to(tl.float32)
-        x = b_a + tl.load(dt_ptr + layer * HV + hv).to(tl.float32)
+            b_k = k0.to(tl.float32)
+            b_v = v0.to(tl.float32)
+        b_b = b0.to(tl.float32)
+        x = a0.to(tl.float32) + dt
+        row = request * T + tl.load(path + tl.minimum(step + 1, steps - 1))
+        k0 = tl.load(p_k + row * stride_k, mask=mask_k, other=0)
+        v0 = tl.load(p_v + row * stride_v, mask=mask_v, other=0)
+        a0 = tl.load(a_ptr + gate_layer + row * stride_gate + hv)
+        b0 = tl.load(b_ptr + gate_layer + row * stride_gate + hv)
         softplus = tl.where(x <= 20.0, tl.log(1.0 + tl.exp(x)), x)
-        b_g = -tl.exp(tl.load(a_log_ptr + layer * HV + hv).to(tl.float32)) * softplus
+        b_g = -tl.exp(a_log) * softplus
         b_beta = 1.0 / (1.0 + tl.exp(-b_b))
         b_k = b_k / (tl.sqrt(tl.sum(b_k * b_k) + 1e-6))
         b_h *= tl.exp(b_g)
@@ -150,7 +175,7 @@ def gdn_replay_commit(
 ) -> None:
     """The twin of ``reference.gdn_replay_commit``, in place; one layer, or all at once with a leading dimension.
 
-    One layer: k [bs, T, H, K], v [bs, T, HV, V] with equal row strides, a, b [bs, T, HV], state [n_slots, HV, V, K].
+    One layer: k [bs, T, H, K], v [bs, T, HV, V], a, b [bs, T, HV], state [n_slots, HV, V, K].
     All layers: every tensor but path, commit_lens and the slot tensors gets a leading layer dimension (a_log and
     dt_bias too).  With ``raw``, ``k`` holds the raw convolution inputs [.., bs, T, C] and ``v`` is None; call it
     before ``conv_commit``.
@@ -167,7 +192,7 @@ def gdn_replay_commit(
     require(a.stride() == b.stride() and a.stride(3) == 1, op, "a and b must be laid out alike.")
     require(a_log.is_contiguous() and dt_bias.is_contiguous(), op, "a_log and dt_bias must be contiguous.")
     if raw is None:
-        require(v is not None and v.stride()[:3] == k.stride()[:3], op, "k and v must have equal row strides.")
+        require(v is not None and (layers == 1 or v.stride(0) == k.stride(0)), op, "layers of k and v must be equally far apart.")
         heads, channels = k.shape[3], 0
         conv, weight, bias, activation = k, k, None, None
         conv_strides = (0, 0, 0, 0)
@@ -186,7 +211,7 @@ def gdn_replay_commit(
         k, k if v is None else v, a, b, a_log, dt_bias, path, commit_lens, state, slots,
         slots if track_slots is None else track_slots, slots if track_steps is None else track_steps,
         conv, weight, weight if bias is None else bias,
-        width, path.shape[1], channels, k.stride(0), k.stride(2), a.stride(0), a.stride(2),
+        width, path.shape[1], channels, k.stride(0), k.stride(2), (k if v is None else v).stride(2), a.stride(0), a.stride(2),
         state.stride(0), state.stride(1), *conv_strides,
         H=heads, HV=value_heads, K=key_dim, V=value_dim, BK=np2(key_dim), BV=BV, RAW=raw is not None,
         BIAS=bias is not None, SILU=activation is not None, TRACK=track, num_warps=1, num_stages=3,
@@ -201,7 +226,7 @@ def variants() -> Iterator[Variant]:
             "slot_ptr": "*i32", "track_slot_ptr": "*i64", "track_step_ptr": "*i64", "conv_ptr": dtype,
             "weight_ptr": dtype, "bias_ptr": dtype,
         }  # fmt: skip
-        signature |= dict.fromkeys(("T", "BLOCK", "C", "stride_layer", "stride_row", "stride_gate_layer", "stride_gate"), "i32")
+        signature |= dict.fromkeys(("T", "BLOCK", "C", "stride_layer", "stride_k", "stride_v", "stride_gate_layer", "stride_gate"), "i32")
         signature |= {"stride_state_layer": "i64", "stride_state_slot": "i32", "stride_conv_layer": "i64"}
         signature |= dict.fromkeys(("stride_conv_slot", "stride_conv_channel", "stride_conv_tap"), "i32")
         for raw in (True, False):

@@ -60,7 +60,7 @@ def _select_kernel(
     keys = tl.where(column < V, _ordered(tl.where(x == x, x, float("-inf")) + 0.0), lowest)
     order = tl.max(keys, 1)
     index = tl.min(tl.where((keys == order[:, None]) & (column < V), column, none), 1)
-    for i in range(0, K):
+    for i in range(K):
         best = tl.max(order, 0)
         chosen = tl.min(tl.where(order == best, index, none), 0)
         found = best > lowest
@@ -102,7 +102,7 @@ def _merge_kernel(
     head = tl.load(value_ptr + start, mask=inside, other=float("-inf"))
     head_id = tl.load(id_ptr + start, mask=inside, other=2147483647)
     order = tl.where(inside, _ordered(head + 0.0), lowest)
-    for i in range(0, K):
+    for i in range(K):
         best = tl.max(order, 0)
         chosen = tl.min(tl.where(order == best, head_id, 2147483647), 0)
         value = tl.where(best > lowest, _unordered(best), float("-inf"))

@@ -129,7 +129,7 @@ def _tree_build_kernel(
     used = inside & (d >= 0)
     row = node
     offset = 0
-    for level in range(0, L + 1):
+    for level in range(L + 1):
         member = tl.where(used & (d == level), 1, 0)
         row = tl.where(member == 1, offset + tl.cumsum(member, 0) - 1, row)
         tl.store(level_ptr + b * (L + 2) + level, offset)

@@ -29,7 +29,7 @@ def _tree_mask_kernel(
     if FULL:
         # Request b's rows start after the rows (prefix + T wide) of all requests before it.
         start = b * 0
-        for i in range(0, tl.program_id(2)):
+        for i in range(tl.program_id(2)):
             start += T * (tl.load(prefix_ptr + i).to(tl.int64) + T)
         prefix = tl.load(prefix_ptr + b).to(tl.int64)
         at = start + row[:, None] * (prefix + T) + prefix + column[None, :]

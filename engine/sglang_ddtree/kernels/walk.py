@@ -24,11 +24,15 @@ def _walk_kernel(
     chain_ptr,
     prefix_ptr,
     new_len_ptr,
+    count_ptr,
+    truncated_ptr,
+    counter_ptr,
     T,
     BLOCK: tl.constexpr,
     TP: tl.constexpr,
     HAS_LENGTHS: tl.constexpr,
     HAS_CHAIN: tl.constexpr,
+    COUNT: tl.constexpr,
 ):
     b = tl.program_id(0).to(tl.int64)
     base = b * T
@@ -64,6 +68,13 @@ def _walk_kernel(
     tl.store(bonus_ptr + b, bonus)
     if HAS_CHAIN:
         tl.store(chain_ptr + b, spine)
+    if COUNT:
+        tl.atomic_add(counter_ptr, tl.full((), 1, tl.int64))
+        tl.atomic_add(counter_ptr + 1, length.to(tl.int64))
+        tl.atomic_add(counter_ptr + 2, spine.to(tl.int64))
+        tl.atomic_add(counter_ptr + 3, (tl.load(count_ptr + b) - 1).to(tl.int64))
+        tl.atomic_add(counter_ptr + 4, tl.load(truncated_ptr + b).to(tl.int64))
+        tl.atomic_add(counter_ptr + 4 + length, tl.full((), 1, tl.int64))
     if HAS_LENGTHS:
         tl.store(new_len_ptr + b, tl.load(prefix_ptr + b).to(tl.int64) + length)
 
@@ -76,11 +87,13 @@ def walk(
     chain_lens: torch.Tensor | None = None,
     prefix_lens: torch.Tensor | None = None,
     new_lens: torch.Tensor | None = None,
+    counters: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The twin of ``reference.walk``: target_tok [bs, T] int64 -> (path, commit_lens, bonus, out_tokens).
 
     Optional static outputs: ``out`` (the four results, contiguous), ``chain_lens`` [bs] int32 (tokens the spine
-    alone would have produced), ``new_lens`` [bs] int64 = prefix_lens + commit_lens.
+    alone would have produced), ``new_lens`` [bs] int64 = prefix_lens + commit_lens, and running sums ``counters``
+    [5 + block] int64: steps, tokens, chain tokens, nodes, truncated nodes, then steps by accepted depth.
     """
     require_runnable(target_tok, "walk")
     bs, width = target_tok.shape
@@ -106,11 +119,15 @@ def walk(
         commit if chain_lens is None else chain_lens,
         commit if prefix_lens is None else prefix_lens,
         commit if new_lens is None else new_lens,
+        tables.count,
+        tables.truncated,
+        commit if counters is None else counters,
         width,
         BLOCK=block,
         TP=tp,
         HAS_LENGTHS=new_lens is not None and prefix_lens is not None,
         HAS_CHAIN=chain_lens is not None,
+        COUNT=counters is not None,
         num_warps=_warps(tp),
     )
     return path, commit, bonus, tokens
@@ -124,8 +141,8 @@ def variants() -> Iterator[Variant]:
     signature = {
         "target_ptr": "*i64", "tok_ptr": "*i64", "par_ptr": "*i32", "path_ptr": "*i64", "commit_ptr": "*i32",
         "bonus_ptr": "*i64", "out_ptr": "*i64", "chain_ptr": "*i32", "prefix_ptr": "*i64",
-        "new_len_ptr": "*i64", "T": "i32",
+        "new_len_ptr": "*i64", "count_ptr": "*i32", "truncated_ptr": "*i32", "counter_ptr": "*i64", "T": "i32",
     }  # fmt: skip
     for tp in (16, 128, 256, 2048):
-        constexprs = {"BLOCK": 16, "TP": tp, "HAS_LENGTHS": True, "HAS_CHAIN": True}
+        constexprs = {"BLOCK": 16, "TP": tp, "HAS_LENGTHS": True, "HAS_CHAIN": True, "COUNT": True}
         yield Variant("walk", _walk_kernel, signature, constexprs, num_warps=_warps(tp), label=f"TP{tp}")

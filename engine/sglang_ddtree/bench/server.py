@@ -1,0 +1,78 @@
+"""One SGLang server as a child process, and the few HTTP calls the benchmarks make."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+COMMON = (
+    "--host", "127.0.0.1", "--dtype", "bfloat16", "--sampling-backend", "pytorch", "--grammar-backend", "none",
+    "--random-seed", "1", "--skip-server-warmup", "--disable-prefill-cuda-graph",
+)  # fmt: skip
+
+
+class Server:
+    """Starts in its own process group, so that ``stop`` ends exactly what it started."""
+
+    def __init__(self, name: str, arguments: Sequence[str], port: int, log: Path, env: dict[str, str] | None = None) -> None:
+        self.name, self.log, self.url = name, log, f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), *COMMON, *arguments]
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            command, stdout=log.open("w"), stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | (env or {})
+        )
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the server answered within ``seconds`` of its start."""
+        while time.monotonic() - self.started < seconds and self.process.poll() is None:
+            try:
+                urllib.request.urlopen(self.url + "/health", timeout=3).read()
+                return True
+            except OSError:
+                time.sleep(0.5)
+        return False
+
+    def post(self, path: str, body: dict[str, Any], timeout: float = 120) -> Any:
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers={"Content-Type": "application/json"})
+        return json.loads(urllib.request.urlopen(request, timeout=timeout).read() or "null")
+
+    def generate(self, ids: Any, tokens: int, **sampling: Any) -> Any:
+        """One request (a list of ids) or a batch of them; greedy unless ``sampling`` says otherwise."""
+        parameters = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True, **sampling}
+        return self.post("/generate", {"input_ids": ids, "sampling_params": parameters})
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self.process.pid, sign)
+                self.process.wait(8)
+            except ProcessLookupError:
+                return
+            except subprocess.TimeoutExpired:
+                continue
+            return
+
+
+def ddtree(draft: str, backend: str, width: int) -> list[str]:
+    """Arguments of a DDTREE arm with ``width`` verify rows."""
+    return ["--speculative-algorithm", "DDTREE", "--speculative-num-draft-tokens", str(width), *_draft(draft, backend)]
+
+
+def linear(draft: str, backend: str) -> list[str]:
+    return ["--speculative-algorithm", "DFLASH", *_draft(draft, backend)]
+
+
+def _draft(draft: str, backend: str) -> list[str]:
+    return ["--speculative-draft-model-path", draft, "--speculative-draft-attention-backend", backend]
