@@ -85,10 +85,11 @@ def plan_graph(place: Workplace, graph: GraphSpec, host: HostConfig, settings: M
 
 def plan_document(plan: Preview, graph: GraphSpec) -> dict[str, Any]:
     """The plan as a document, which is also what a plan file holds."""
-    phases = {task.key: task.phase for task in graph.tasks}
+    specs = {task.key: task for task in graph.tasks}
     tasks = [
         {
-            "key": task.key, "content": task.content, "phase": phases[task.key], "priority": str(task.priority),
+            "key": task.key, "content": task.content, "phase": specs[task.key].phase, "priority": str(task.priority),
+            "depends_on": list(specs[task.key].depends_on), "changes_host": specs[task.key].changes_host,
             "state": task.action, "reason": task.reason, "changes": [asdict(change) for change in task.changes],
         }
         for task in plan.tasks

@@ -11,6 +11,11 @@ from orchestrator.cli.context import Cli, command_options
 from orchestrator.cli.place import read_settings, workplace
 from orchestrator.documents import encode
 from orchestrator.errors import ExitCode
+from orchestrator.graph.preview import Preview
+from orchestrator.graph.render import render
+
+PICTURES = ("dot", "mermaid")
+FORMS = ("table", "json", *PICTURES)
 
 
 @click.command(help="What a graph would change, and why; writes a plan file for `run --plan`.")
@@ -19,11 +24,28 @@ from orchestrator.errors import ExitCode
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the graph.")
 @click.option("--reason", help="Why a decision is overridden (with --set decide=…).")
 @click.option("--out", type=click.Path(path_type=Path), help="Plan file; default .run/plan-<id>.json.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMS),
+    default="table",
+    show_default=True,
+    help="How to print it; json is the document of --json.",
+)
 @click.option("--diff", is_flag=True, help="Show the text of unit files that would change.")
 @command_options
 def plan(
-    cli: Cli, graph: str, host: str | None, settings: tuple[str, ...], reason: str | None, out: Path | None, diff: bool
+    cli: Cli,
+    graph: str,
+    host: str | None,
+    settings: tuple[str, ...],
+    reason: str | None,
+    out: Path | None,
+    form: str,
+    diff: bool,
 ) -> int:
+    if form == "json":
+        cli.out.json_mode = True
     values = read_settings(settings, reason)
     config = cli.host(host)
     spec = operations.build_graph(graph, config, values)
@@ -33,7 +55,20 @@ def plan(
     path.parent.mkdir(parents=True, exist_ok=True)
     body = operations.plan_document(found, spec)
     path.write_text(encode(body), encoding="utf-8")
-    cli.out.line(f"plan {found.plan_id} for {graph} on {config.name}")
+    if form in PICTURES:
+        picture = render(spec, form, {task.key: task.action for task in found.tasks})
+        cli.out.line(picture.removesuffix("\n"))
+        body["picture"] = picture
+    else:
+        _table(cli, found, diff)
+    tell = cli.out.note if form in PICTURES else cli.out.line
+    tell(f"saved as {path}; `orchestrate run {graph} --plan {path}` runs exactly this.")
+    cli.out.document(ExitCode.DONE, {**body, "path": str(path)})
+    return ExitCode.DONE
+
+
+def _table(cli: Cli, found: Preview, diff: bool) -> None:
+    cli.out.line(f"plan {found.plan_id} for {found.graph} on {found.host}")
     rows = [(task.key, task.priority, task.action, task.reason) for task in found.tasks]
     cli.out.table(("task", "priority", "state", "reason"), rows)
     for task in found.tasks:
@@ -41,6 +76,3 @@ def plan(
             cli.out.line(f"  {task.key}: {change.kind} {change.target}: {change.detail}")
             if diff and change.diff:
                 cli.out.line(change.diff)
-    cli.out.line(f"saved as {path}; `orchestrate run {graph} --plan {path}` runs exactly this.")
-    cli.out.document(ExitCode.DONE, {**body, "path": str(path)})
-    return ExitCode.DONE

@@ -1,81 +1,58 @@
-"""A graph as dot, Mermaid, JSON or a plain table."""
+"""A graph as a picture in text: dot for Graphviz, or Mermaid."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 
 from orchestrator.errors import UsageError
-from orchestrator.graph.model import GraphSpec, State
+from orchestrator.graph.model import GraphSpec
 
+# By a task's state, or by what a plan would do with it.
 _COLOURS = {
-    State.COMPLETED: "#b7e1cd",
-    State.FAILED: "#f4c7c3",
-    State.IN_PROGRESS: "#fce8b2",
-    State.UNKNOWN: "#e8d3f5",
-    State.ROLLED_BACK: "#f9cb9c",
-    State.SKIPPED: "#e0e0e0",
-    State.CANCELLED: "#e0e0e0",
-}
-States = Mapping[str, State]
+    "completed": "#b7e1cd", "reuse": "#b7e1cd", "confirm": "#b7e1cd",
+    "failed": "#f4c7c3",
+    "in_progress": "#fce8b2", "run": "#fce8b2",
+    "unknown": "#e8d3f5",
+    "rolled_back": "#f9cb9c",
+    "skipped": "#e0e0e0", "cancelled": "#e0e0e0",
+}  # fmt: skip
+Words = Mapping[str, str]
 
 
-def render(graph: GraphSpec, form: str, states: States | None = None) -> str:
-    """The graph in `form` (dot, mermaid, json, table), coloured or marked with the tasks' states if given."""
-    forms: dict[str, Callable[[GraphSpec, States], str]] = {
-        "dot": _dot, "mermaid": _mermaid, "json": _json, "table": _table,
-    }  # fmt: skip
+def render(graph: GraphSpec, form: str, words: Words | None = None) -> str:
+    """The graph in `form` (dot or mermaid); `words` gives tasks a state or planned action, shown and coloured."""
+    forms: dict[str, Callable[[GraphSpec, Words], str]] = {"dot": _dot, "mermaid": _mermaid}
     if form not in forms:
         raise UsageError(f"format {form!r}: choose {', '.join(forms)}")
-    return forms[form](graph, states or {})
+    return forms[form](graph, words or {})
 
 
-def _dot(graph: GraphSpec, states: States) -> str:
+def _dot(graph: GraphSpec, words: Words) -> str:
     lines = [f"digraph {_quoted(graph.name)} {{", "  rankdir=LR;", "  node [shape=box, style=filled, fillcolor=white];"]
     for spec in graph.tasks:
-        colour = _COLOURS.get(states.get(spec.key, State.PENDING), "white")
-        label = f"{spec.key}\\n{_escaped(spec.content)}"
+        word = words.get(spec.key, "")
+        label = f"{_titled(spec.key, word)}\\n{_escaped(spec.content)}"
+        colour = _COLOURS.get(word, "white")
         lines.append(f'  {_quoted(spec.key)} [label="{label}", fillcolor={_quoted(colour)}];')
         lines += [f"  {_quoted(key)} -> {_quoted(spec.key)};" for key in spec.depends_on]
     return "\n".join([*lines, "}", ""])
 
 
-def _mermaid(graph: GraphSpec, states: States) -> str:
+def _mermaid(graph: GraphSpec, words: Words) -> str:
     names = {spec.key: f"t{index}" for index, spec in enumerate(graph.tasks)}
     lines = ["flowchart LR"]
     for spec in graph.tasks:
+        word = words.get(spec.key, "")
         text = spec.content.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\n", " ")
-        lines.append(f'  {names[spec.key]}["{spec.key}: {text}"]')
+        lines.append(f'  {names[spec.key]}["{_titled(spec.key, word)}: {text}"]')
         lines += [f"  {names[key]} --> {names[spec.key]}" for key in spec.depends_on]
-        colour = _COLOURS.get(states.get(spec.key, State.PENDING))
-        if colour:
-            lines.append(f"  style {names[spec.key]} fill:{colour}")
+        if word in _COLOURS:
+            lines.append(f"  style {names[spec.key]} fill:{_COLOURS[word]}")
     return "\n".join([*lines, ""])
 
 
-def _json(graph: GraphSpec, states: States) -> str:
-    tasks = [
-        {
-            "key": spec.key, "content": spec.content, "phase": spec.phase, "priority": str(spec.priority),
-            "depends_on": list(spec.depends_on), "changes_host": spec.changes_host,
-            "state": str(states.get(spec.key, State.PENDING)),
-        }
-        for spec in graph.tasks
-    ]  # fmt: skip
-    return json.dumps({"graph": graph.name, "summary": graph.summary, "tasks": tasks}, indent=2) + "\n"
-
-
-def _table(graph: GraphSpec, states: States) -> str:
-    rows = [("task", "priority", "state", "after", "content")]
-    for spec in graph.tasks:
-        state = str(states.get(spec.key, State.PENDING))
-        after = ", ".join(spec.depends_on) or "-"
-        rows.append((spec.key, str(spec.priority), state, after, " ".join(spec.content.split())))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
-    ]
-    return "\n".join(lines) + "\n"
+def _titled(key: str, word: str) -> str:
+    return f"{key} ({word})" if word else key
 
 
 def _escaped(text: str) -> str:

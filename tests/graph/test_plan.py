@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph import registry
-from orchestrator.graph.model import Action, GraphSpec, Retry, State
+from orchestrator.graph.model import Action, GraphSpec, Retry
 from orchestrator.graph.plan import GraphError, Plan
 from orchestrator.graph.registry import GraphRequest, load_graph
 from orchestrator.graph.render import render
@@ -81,13 +80,12 @@ def test_the_definition_changes_with_the_shape_only() -> None:
 
 def test_every_form_of_a_graph() -> None:
     spec = graph(task("a", Do()), task("b", Do(), "a"))
-    states = {"a": State.COMPLETED, "b": State.FAILED}
-    assert '"a" -> "b";' in render(spec, "dot", states)
-    assert "t0 --> t1" in render(spec, "mermaid", states)
-    assert "fill:#f4c7c3" in render(spec, "mermaid", states)
-    assert json.loads(render(spec, "json", states))["tasks"][1]["state"] == "failed"
-    assert render(spec, "table").splitlines()[2].split() == ["b", "high", "pending", "a", "Do", "b"]
-    with pytest.raises(UsageError, match="choose dot, mermaid, json, table"):
+    words = {"a": "reuse", "b": "failed"}
+    assert '"a" -> "b";' in render(spec, "dot", words)
+    assert '"a" [label="a (reuse)\\nDo a", fillcolor="#b7e1cd"];' in render(spec, "dot", words)
+    assert "t0 --> t1" in render(spec, "mermaid", words)
+    assert "fill:#f4c7c3" in render(spec, "mermaid", words)
+    with pytest.raises(UsageError, match="choose dot, mermaid"):
         render(spec, "png")
 
 
