@@ -83,7 +83,7 @@ def test_the_host_goes_back_by_itself_when_nobody_confirms(machine: LabHost, con
     with connect(machine) as session:
         source = scene.found(session)
         release = build.build_release(session.releases, scene.plan(source, wheel), quiet)
-        session.activation().switch(release, source, deadline_s=4)
+        session.activation().switch(release, source, deadline_s=15)
         assert session.releases.current() == release.id
         machine.link(False)  # the operator cannot reach the host any more
         until(lambda: served_by(machine, "/opt/sglang/venv"))

@@ -203,7 +203,7 @@ def test_an_unconfirmed_switch_is_undone_by_the_host_itself(
 ) -> None:
     source, release = built
     activation = session.activation()
-    switched = activation.switch(release, source, deadline_s=1.5)
+    switched = activation.switch(release, source, deadline_s=10)
     session.transport.close()  # the operator is gone
     wait_until(lambda: session.deadman.status().state == "fired")
     assert ask(session)["argv"][-1] == "LINEAR"
