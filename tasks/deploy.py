@@ -26,7 +26,7 @@ class Canary(Action):
         if definition is not None and definition.argv == engine.launch.argv:
             status = ctx.host.services.status(engine.name)
             if status.running:
-                return Probe(True, f"the canary runs (pid {status.main_pid})", _facts(ctx.host, engine))
+                return Probe(True, f"the canary runs (pid {status.main_pid})", _facts(ctx, engine))
         return Probe(False, "no canary of this release runs")
 
     def changes(self, ctx: TaskContext) -> Sequence[Change]:
@@ -37,7 +37,7 @@ class Canary(Action):
         engine = self._engine(ctx)
         seconds = start_side(ctx, engine)
         ctx.log(f"the canary answers on port {engine.port} after {seconds:.1f} s")
-        return _facts(ctx.host, engine)
+        return _facts(ctx, engine)
 
     def verify(self, ctx: TaskContext) -> Evidence:
         engine = self._engine(ctx)
@@ -63,10 +63,14 @@ class Canary(Action):
         return tree_engine(ctx, "canary", knobs_of(ctx).nodes)
 
 
-def _facts(session: HostSession, engine: SideEngine) -> dict[str, Json]:
-    status = session.services.status(engine.name)
-    nodes = int(engine.launch.argv[engine.launch.argv.index("--speculative-num-draft-tokens") + 1]) - 1
-    return {"unit": engine.name, "port": engine.port, "pid": status.main_pid, "nodes": nodes}
+def _facts(ctx: TaskContext, engine: SideEngine) -> dict[str, Json]:
+    return {
+        "release": ctx.output(BUILD).get("release"),
+        "nodes": knobs_of(ctx).nodes,
+        "unit": engine.name,
+        "port": engine.port,
+        "pid": ctx.host.services.status(engine.name).main_pid,
+    }
 
 
 def remove_canary(session: HostSession) -> None:

@@ -23,11 +23,12 @@ class SmokeTest(Action):
         self._quick = quick
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
-        return {"subject": ctx.output(self._subject), "quick": self._quick}
+        subject = ctx.output(self._subject)
+        return {"release": subject.get("release"), "nodes": subject.get("nodes"), "quick": self._quick}
 
     def probe(self, ctx: TaskContext) -> Probe:
-        if ctx.earlier is not None:
-            return Probe(True, "the same engine passed before")
+        if self._subject and ctx.earlier is not None:
+            return Probe(True, "the same release passed before")
         return Probe(False, "smoke tests have not run against this engine")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
@@ -50,6 +51,9 @@ class SmokeTest(Action):
 
     def verify(self, ctx: TaskContext) -> Evidence:
         return evidence_of(ctx.output("smoke"), self._where)
+
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"outcomes": {check["name"]: check["outcome"] for check in output.get("checks", [])}}
 
 
 def run_checks(ctx: TaskContext, url: str, *, quick: bool, reference: Reference | None = None) -> list[CheckResult]:
