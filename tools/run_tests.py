@@ -69,7 +69,10 @@ def engine_tests() -> Counts:
 
 
 def kernel_tests() -> Counts:
-    return pytest("kernels", *_engine(["tests/kernels", "--durations=10"]))
+    """Twice: Triton chooses between its interpreter and its compiler when a kernel's module is imported."""
+    python, arguments, env = _engine(["tests/kernels", "--durations=10"])
+    interpreted = pytest("kernels-interpreted", python, arguments, {**env, "TRITON_INTERPRET": "1"})
+    return interpreted + pytest("kernels-compiled", python, arguments, env)
 
 
 def model_tests() -> Counts:

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 
@@ -56,12 +56,17 @@ def _compile_index(index: int, arch: int) -> Row:
 _selected: list[Variant] = []
 
 
-def matrix(architectures: Iterable[int] = tuple(SHARED_LIMIT), ops: Iterable[str] = (), workers: int = 1) -> Iterator[Row]:
-    """All rows, in the order of the kernels; ``ops`` narrows to these operations."""
+def matrix(
+    architectures: Iterable[int] = tuple(SHARED_LIMIT),
+    ops: Iterable[str] = (),
+    workers: int = 1,
+    only: Callable[[Variant], bool] = lambda variant: True,
+) -> Iterator[Row]:
+    """All rows, in the order of the kernels; ``ops`` and ``only`` narrow them."""
     if interpreting():
         raise RuntimeError("compile-matrix needs the compiler: unset TRITON_INTERPRET.")
     wanted = set(ops)
-    _selected[:] = [v for v in variants() if not wanted or v.op in wanted]
+    _selected[:] = [v for v in variants() if (not wanted or v.op in wanted) and only(v)]
     jobs = [(i, arch) for i, v in enumerate(_selected) for arch in architectures if arch in v.architectures]
     if workers <= 1:
         for job in jobs:

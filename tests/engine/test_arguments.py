@@ -43,7 +43,8 @@ def test_widths_and_gates_are_set():
     ("changes", "words"),
     [
         ({"speculative_draft_model_path": None}, "--speculative-draft-model-path"),
-        ({"device": "cuda"}, "on cuda"),
+        ({"device": "xpu"}, "on xpu"),
+        ({"device": "cuda", "attention_backend": "fa3"}, "sglang 0.5.16"),
         ({"attention_backend": "torch_native"}, "intel_amx"),
         ({"tp_size": 2}, "--tp-size"),
         ({"pp_size": 2}, "--pp-size"),

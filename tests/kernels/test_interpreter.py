@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from sglang_ddtree.selftest_kernels import Case, cases, run_case
 
 ALL = list(cases("cpu"))

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
 from sglang_ddtree.target_tokens import target_tokens
 
 V, ROWS = 8, 4000

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from sglang_ddtree.kernels.tree_build import tree_build
 from sglang_ddtree.kernels.walk import walk
 

@@ -67,7 +67,7 @@ def write_result(path: Path, kind: str, rows: list[dict[str, Any]], log: str = "
         "triton": version_of("triton"),
         "sglang": version_of("sglang"),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "command": " ".join(["python", "-m", "sglang_ddtree", *sys.argv[1:]]),
+        "command": " ".join(["python", *sys.orig_argv[1:]]),
         "tree_hash": tree_hash(),
         "rows": rows,
         "log": log,

@@ -25,14 +25,14 @@ class Server:
     def __init__(self, name: str, arguments: Sequence[str], port: int, log: Path, env: dict[str, str] | None = None) -> None:
         self.name, self.log, self.url = name, log, f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), *COMMON, *arguments]
-        self.started = time.monotonic()
         self.process = subprocess.Popen(
             command, stdout=log.open("w"), stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | (env or {})
         )
 
     def wait(self, seconds: float) -> bool:
-        """Whether the server answered within ``seconds`` of its start."""
-        while time.monotonic() - self.started < seconds and self.process.poll() is None:
+        """Whether the server answers within ``seconds``."""
+        begun = time.monotonic()
+        while time.monotonic() - begun < seconds and self.process.poll() is None:
             try:
                 urllib.request.urlopen(self.url + "/health", timeout=3).read()
                 return True

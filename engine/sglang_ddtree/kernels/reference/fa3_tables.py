@@ -17,7 +17,7 @@ def fa3_tables(tables: TreeTables, tree_slots: torch.Tensor) -> tuple[torch.Tens
     lengths = torch.zeros((bs * width,), dtype=torch.int32, device=tables.anc.device)
     for b in range(bs):
         for row in range(width):
-            visible = [int(x) for x in tables.anc[b, row] if x >= 0][::-1] + [row]
+            visible = [*[int(x) for x in tables.anc[b, row] if x >= 0][::-1], row]
             page_table[b * width + row, : len(visible)] = tree_slots[b, visible].int()
             lengths[b * width + row] = len(visible)
     return page_table, lengths
