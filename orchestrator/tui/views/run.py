@@ -62,7 +62,7 @@ class RunView(View):
 
     def __init__(self, look: Look, *, id: str) -> None:
         super().__init__(look, id=id)
-        self.task_tree = TaskTree(look, id="tree")
+        self.task_tree = TaskTree(look, self._task_chosen, id="tree")
         self.log_view = LogView(look, id="log")
         self.why = BlockView(look, id="why")
         self.evidence = BlockView(look, id="evidence")
@@ -205,10 +205,9 @@ class RunView(View):
     def _tree_moved(self, event: TaskTree.Moved) -> None:
         self._select(event.key)
 
-    @on(TaskTree.Chosen)
     def _task_chosen(self) -> None:
         self.action_part("log")
-        self.log_view.focus()
+        self.screen.set_focus(self.log_view)
 
     @on(LogView.Changed)
     def _say_status(self) -> None:

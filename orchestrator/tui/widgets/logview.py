@@ -101,10 +101,12 @@ class LogView(ScrollView, can_focus=True):
 
     @property
     def status(self) -> str:
-        parts = ["following" if self.following else "paused, End follows", "wrap" if self.wrapped else "no wrap"]
+        parts = ["following" if self.following else "paused, End follows"]
         if self.pattern:
             place = f"{self.match_at + 1} of {len(self.matches)}" if self.matches else "no match"
-            parts.append(f"“{self.pattern}” {place}")
+            parts.insert(0, f"“{self.pattern}” {place}")
+        if not self.wrapped:
+            parts.append("no wrap")
         if self.missing:
             parts.append(f"{self.missing:,} earlier events: orchestrate logs")
         return " · ".join(parts)

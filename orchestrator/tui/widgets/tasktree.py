@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,12 +59,11 @@ class TaskTree(ScrollView, can_focus=True):
             self.key = key
             super().__init__()
 
-    class Chosen(Message):
-        """Enter or a double click on a task."""
-
-    def __init__(self, look: Look, *, id: str | None = None) -> None:
+    def __init__(self, look: Look, chosen: Callable[[], None], *, id: str | None = None) -> None:
+        """`chosen` is called at once on Enter or a double click: a key typed right after it finds the new focus."""
         super().__init__(id=id)
         self.look = look
+        self._chosen = chosen
         self.reading = Reading()
         self.now = 0.0
         self.folded: set[str] = set()
@@ -269,7 +269,7 @@ class TaskTree(ScrollView, can_focus=True):
         if self.current_task is None:
             self.action_fold()
         else:
-            self.post_message(self.Chosen())
+            self._chosen()
 
     def on_click(self, event: events.Click) -> None:
         index = self.scroll_offset.y + event.y
@@ -280,7 +280,7 @@ class TaskTree(ScrollView, can_focus=True):
             if self.rows[index].key is None and event.chain == 1:
                 self.action_fold()
             elif again:
-                self.post_message(self.Chosen())
+                self._chosen()
 
     def on_focus(self) -> None:
         self.refresh_line(self.cursor)
