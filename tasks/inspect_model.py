@@ -8,6 +8,7 @@ from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from tasks.inspecting import Scope, model_part
 from tasks.inspecting.inspection import look
+from tasks.inspecting.probe import reader
 
 VALID_FOR_S = 86400.0
 
@@ -24,8 +25,8 @@ class InspectModel(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         scope = Scope.of(ctx.host.config)
-        _, serving, _ = look(ctx.host.transport, scope)
-        _, _, model = model_part.read(ctx.host.transport, scope, serving)
+        facts, serving, _ = look(ctx.host.transport, scope, skip=("gpu", "copies"))
+        _, _, model = model_part.read(reader(ctx.host.transport, facts), scope, serving)
         return {"model": model}
 
     def verify(self, ctx: TaskContext) -> Evidence:

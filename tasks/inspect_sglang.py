@@ -47,7 +47,7 @@ class InspectSglang(Action):
     def verify(self, ctx: TaskContext) -> Evidence:
         document = inspect_host(ctx.host.transport, ctx.host.config).document if not hasattr(self, "_seen") else None
         seen = self._seen if document is None else identity(document["sglang"])
-        _, serving, _ = look(ctx.host.transport, Scope.of(ctx.host.config))
+        _, serving, _ = look(ctx.host.transport, Scope.of(ctx.host.config), skip=("gpu", "copies"))
         now = (
             (serving.pid, serving.package.get("path"), serving.package.get("version"))
             if serving

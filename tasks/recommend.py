@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.graph.model import Action, Evidence, Json, TaskContext
 from tasks.inspecting.advice import recommend
-from tasks.inspecting.render import markdown
+from tasks.inspecting.render import markdown, text
 from tasks.inspecting.risks import map_risks, rules
 
 
@@ -52,7 +52,7 @@ class MapRisks(Action):
 
 
 class Recommend(Action):
-    """apply returns {recommendation, markdown}; markdown is the roadmap's section."""
+    """apply returns {recommendation, markdown, text}: markdown is the roadmap's section, text is for a terminal."""
 
     def __init__(self, sources: Sources | None = None, risks: str = "map-risks") -> None:
         self.sources, self.risks = sources or Sources(), risks
@@ -61,12 +61,13 @@ class Recommend(Action):
         document = self.sources.document(ctx)
         risks = ctx.output(self.risks).get("risks", [])
         advice = recommend(document, risks)
-        return {"recommendation": advice, "markdown": markdown({**document, "risks": risks, "recommendation": advice})}
+        whole = {**document, "risks": risks, "recommendation": advice}
+        return {"recommendation": advice, "markdown": markdown(whole), "text": text(whole)}
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
         return {name: output["recommendation"][name] for name in ("decision", "engine", "nodes")}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         advice = self.apply(ctx)["recommendation"]
-        text = f"{advice['decision']}: {advice['next_steps'][0]}"
-        return Evidence("the inspection of this run", text, {"decision": advice["decision"], "nodes": advice["nodes"]})
+        said = f"{advice['decision']}: {advice['next_steps'][0]}"
+        return Evidence("the inspection of this run", said, {"decision": advice["decision"], "nodes": advice["nodes"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.inspecting.measured import gain_at
 from tasks.inspecting.risks import part
 
 Document = Mapping[str, Any]
@@ -34,17 +35,17 @@ def recommend(document: Document, risks: Sequence[Mapping[str, str]]) -> dict[st
 
 def starting_budget(document: Document) -> int | None:
     """The widest budget that fits in memory and whose break-even gain is not above what trees have gained elsewhere."""
-    gain = part(document, "model", "measured_gain")
-    gains = gain if isinstance(gain, Mapping) else {}
+    gains = part(document, "model", "measured_gain") or {}
     predictions = {p["nodes"]: p for p in part(document, "predictions") or []}
     fitting = [row["nodes"] for row in part(document, "budgets") or [] if row["fits"]]
     if not predictions:  # no data sheet for this device: start small
         small = [n for n in fitting if n in FIRST_BUDGETS]
         return min(small) if small else None
+    expected = {n: gain_at(gains, n) for n in fitting}
     useful = [
         n
-        for n in fitting
-        if n in predictions and predictions[n]["break_even_gain"] <= float(gains.get(str(n), EXPECTED_GAIN))
+        for n, measured in expected.items()
+        if n in predictions and predictions[n]["break_even_gain"] <= (EXPECTED_GAIN if measured is None else measured)
     ]
     return max((n for n in useful if n <= 256), default=None)
 
@@ -70,6 +71,9 @@ def _reasons(document: Document, blockers: Sequence[Mapping[str, str]], nodes: i
         text = f"{nodes} nodes (T = {row['width']}) fit: {row['reason']}"
         if prediction:
             text += f"; predicted step {prediction['step_s'] * 1e3:.1f} ms, break-even at {prediction['break_even_gain']:.1%} more tokens a step"
+        measured = gain_at(part(document, "model", "measured_gain") or {}, nodes)
+        if measured is not None:
+            text += f"; the oracle found {measured:+.0%} tokens a step ({part(document, 'model', 'measured_on')})"
         reasons.append(text)
     return reasons
 

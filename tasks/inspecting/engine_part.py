@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.transport.base import Transport
 from tasks.inspecting import engine_hooks, sglang_source, vllm_source
 from tasks.inspecting.attention import AttentionFacts
 from tasks.inspecting.flags import unknown_options
-from tasks.inspecting.probe import read_files
+from tasks.inspecting.probe import Runs, read_files
 from tasks.inspecting.serving import UNSUPPORTED, Serving, package_conflict, unused_copies
 from tasks.inspecting.source import FolderTree, SourceTree
 from tasks.inspecting.system import read_limits
@@ -22,7 +21,7 @@ ARCHITECTURES = ("cpu", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
 def sglang(
-    transport: Transport, facts: Mapping[str, Any], serving: Serving | None, arch: str | None, hybrid: bool
+    transport: Runs, facts: Mapping[str, Any], serving: Serving | None, arch: str | None, hybrid: bool
 ) -> dict[str, Any] | None:
     """The contract's `sglang` object; None when no copy of it was found at all."""
     serves = serving is not None and serving.engine == "sglang"
@@ -116,7 +115,7 @@ def _backend_refusal(serving: Serving, attention: AttentionFacts, arch: str | No
     return attention.refusal(str(name), arch, hybrid) if name and attention.backends else None
 
 
-def vllm(transport: Transport, facts: Mapping[str, Any], servers: Sequence[Serving]) -> dict[str, Any] | None:
+def vllm(transport: Runs, facts: Mapping[str, Any], servers: Sequence[Serving]) -> dict[str, Any] | None:
     """The contract's `vllm` object of the serving copy, else of the first one found; None when there is none."""
     serving = next((s for s in servers if s.engine == "vllm"), None)
     copies = [c for c in facts["copies"] if c["package"] == "vllm"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.transport.base import Transport
+from orchestrator.transport.base import SudoUnavailable, Transport
 from tasks.inspecting import engine_part, hardware_part, model_part
 from tasks.inspecting.advice import recommend
-from tasks.inspecting.probe import host_facts
+from tasks.inspecting.probe import AsRoot, host_facts, reader
 from tasks.inspecting.risks import Risk, map_risks
 from tasks.inspecting.serving import Serving, choose
 
@@ -73,6 +73,7 @@ class Scope:
     tp: int = 1
     arch: str | None = None
     systemd: bool = True
+    sudo: bool = False  # root may be used where this login sees too little
 
     @classmethod
     def of(cls, config: Any) -> Scope:
@@ -89,6 +90,7 @@ class Scope:
             tp=gpus.tp if gpus else 1,
             arch=gpus.arch if gpus else None,
             systemd=config.service.driver == "systemd",
+            sudo=config.sudo.method != "none" and config.transport != "embedded",
         )
 
 
@@ -102,14 +104,15 @@ def inspect_host(transport: Transport, host_config: Any) -> Inspection:
     facts, serving, servers = look(transport, scope)
     hardware = hardware_part.read(facts, servers)
     arch = hardware["gpu"]["arch"] or scope.arch
-    target, draft, model = model_part.read(transport, scope, serving)
-    sglang = engine_part.sglang(transport, facts, serving, arch, bool(target and target.hybrid))
+    files = reader(transport, facts)
+    target, draft, model = model_part.read(files, scope, serving)
+    sglang = engine_part.sglang(files, facts, serving, arch, bool(target and target.hybrid))
     setting, budgets, predictions = model_part.figures(scope, serving, hardware, target, draft)
     return Inspection(
         subject=scope.name,
         kind="host",
         sglang=sglang,
-        vllm=engine_part.vllm(transport, facts, servers),
+        vllm=engine_part.vllm(files, facts, servers),
         model=model,
         hardware=hardware,
         other_engines=engine_part.unsupported(servers),
@@ -121,23 +124,41 @@ def inspect_host(transport: Transport, host_config: Any) -> Inspection:
     )
 
 
-def look(transport: Transport, scope: Scope) -> tuple[dict[str, Any], Serving | None, list[Serving]]:
-    """(raw facts, the service in question, all servers)."""
+def look(
+    transport: Transport, scope: Scope, skip: Sequence[str] = ()
+) -> tuple[dict[str, Any], Serving | None, list[Serving]]:
+    """(raw facts, the service in question, all servers); `skip` as in host_side/main.py.
+
+    Where the service belongs to another user and hosts.yaml allows sudo, the look is repeated as root, which still
+    changes nothing. `as_root` in the facts says so, `sudo_refused` why it could not be.
+    """
     options = {
         "port": scope.port,
         "ports": [scope.port],
         "unit": scope.unit if scope.systemd else None,
         "paths": [p for p in (*scope.roots, scope.target, scope.draft) if p],
         "extra_roots": list(scope.roots),
+        "skip": list(skip),
     }
     facts = host_facts(transport, options)
+    if scope.sudo and _hidden(facts, scope):
+        try:
+            facts = {**host_facts(AsRoot(transport), options), "as_root": True}
+        except SudoUnavailable as error:
+            facts["sudo_refused"] = str(error)
     serving, servers = choose(facts, scope.port, scope.unit)
     return facts, serving, servers
 
 
+def _hidden(facts: Mapping[str, Any], scope: Scope) -> bool:
+    """The service, or how it was started, can't be seen by this login."""
+    serving, _ = choose(facts, scope.port, scope.unit)
+    return serving.env is None if serving else scope.port in facts["processes"]["listening"]
+
+
 def not_seen(facts: Mapping[str, Any], serving: Serving | None, scope: Scope) -> list[str]:
     """What stayed hidden from this login, each as a sentence."""
-    notes = []
+    notes = [f"root could not be used: {facts['sudo_refused']}"] if facts.get("sudo_refused") else []
     hidden = facts["processes"]["hidden"]
     if hidden:
         notes.append(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.transport.base import Transport
 from tasks.compat import check_configs
 from tasks.compat_view import TensorTable
 from tasks.inspecting import memory, roofline
+from tasks.inspecting.measured import measured_for
 from tasks.inspecting.model_config import FILES, ModelFacts, ModelUnreadable, chat_template, read_model
-from tasks.inspecting.probe import RemoteFiles, read_files
+from tasks.inspecting.probe import RemoteFiles, Runs, read_files
 from tasks.inspecting.serving import Serving
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Found:
 
 
 def read(
-    transport: Transport, scope: Scope, serving: Serving | None
+    transport: Runs, scope: Scope, serving: Serving | None
 ) -> tuple[ModelFacts | None, ModelFacts | None, dict[str, Any]]:
     """(target, draft, the contract's `model` object). Problems with a folder become notes, not errors."""
     notes: list[str] = []
@@ -46,6 +46,9 @@ def read(
     document = describe(target.facts if target else None, draft.facts if draft else None, notes)
     if target and draft:
         document["compat"] = fit(target, draft, serving)
+        measured = measured_for(target.files.weights_sha256, draft.files.weights_sha256)
+        document["measured_gain"] = measured.gain if measured else None
+        document["measured_on"] = measured.on if measured else None
     return target.facts if target else None, draft.facts if draft else None, document
 
 
@@ -83,7 +86,7 @@ def fit(target: Found, draft: Found, serving: Serving | None) -> dict[str, Any]:
     return report.to_json()
 
 
-def _remote(transport: Transport, path: str, serving: Serving | None, notes: list[str]) -> Found | None:
+def _remote(transport: Runs, path: str, serving: Serving | None, notes: list[str]) -> Found | None:
     where = posixpath.join((serving and serving.cwd) or "/", path)
     files = read_files(transport, where, FILES, listing=True, model=True, repository=path, hubs=_hubs(serving))
     if not files.exists:

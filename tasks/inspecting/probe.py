@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.errors import HostError
 from orchestrator.transport.base import CommandResult, Transport
@@ -36,10 +36,39 @@ def script() -> bytes:
     return ("from __future__ import annotations\n" + text.replace("from __future__ import annotations\n", "")).encode()
 
 
+class Runs(Protocol):
+    """What the probe needs of a Transport."""
+
+    @property
+    def host(self) -> str: ...
+    def run(self, argv: Sequence[str], *, stdin: bytes | None = None, timeout_s: float | None = 60.0) -> CommandResult:
+        """As Transport.run."""
+        ...
+
+
+@dataclass(frozen=True)
+class AsRoot:
+    """The same host, each command through sudo: for processes and files of other users."""
+
+    transport: Transport
+
+    @property
+    def host(self) -> str:
+        return self.transport.host
+
+    def run(self, argv: Sequence[str], *, stdin: bytes | None = None, timeout_s: float | None = 60.0) -> CommandResult:
+        return self.transport.run(argv, stdin=stdin, timeout_s=timeout_s, sudo=True)
+
+
+def reader(transport: Transport, facts: Mapping[str, Any]) -> Runs:
+    """How files of this host are read: as root if the look needed root."""
+    return AsRoot(transport) if facts.get("as_root") else transport
+
+
 @dataclass(frozen=True)
 class RemoteFiles:
     """Texts of files below one folder, what was missing, names and sizes directly in the folder, and for models
-    {tensor: [dtype, shape]} and a tokenizer whose vocabulary is replaced by its hash.
+    {tensor: [dtype, shape]}, a tokenizer whose vocabulary is replaced by its hash, and the SHA-256 of small weights.
     """
 
     root: str
@@ -50,12 +79,13 @@ class RemoteFiles:
     listing: Sequence[tuple[str, int]]
     tensors: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Mapping[str, Any] | None = None
+    weights_sha256: str | None = None
 
     def tree(self) -> BundleTree:
         return BundleTree(self.root, self.texts)
 
 
-def host_facts(transport: Transport, options: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+def host_facts(transport: Runs, options: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
     """The raw JSON of the probe (see host_side/main.py); raises ProbeFailed with one sentence."""
     answer = _call(transport, "probe", options, timeout_s)
     if not isinstance(answer, dict) or "processes" not in answer:
@@ -66,7 +96,7 @@ def host_facts(transport: Transport, options: Mapping[str, Any], timeout_s: floa
 
 
 def read_files(
-    transport: Transport,
+    transport: Runs,
     root: str,
     files: Sequence[str] = (),
     globs: Sequence[str] = (),
@@ -94,10 +124,11 @@ def read_files(
         listing=[(name, size) for name, size in answer["listing"]],
         tensors=packed["tensors"],
         tokenizer=packed["tokenizer"],
+        weights_sha256=packed["weights"],
     )
 
 
-def _call(transport: Transport, mode: str, options: Mapping[str, Any], timeout_s: float) -> Any:
+def _call(transport: Runs, mode: str, options: Mapping[str, Any], timeout_s: float) -> Any:
     result: CommandResult | None = None
     for python in INTERPRETERS:
         argv = [python, PYTHON_FLAGS, "-", mode, json.dumps(options)]

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.inspecting.measured import gain_at
 from tasks.inspecting.risks import part
 
 WIDTH = 80
@@ -23,11 +24,12 @@ def text(document: Document) -> str:
         *_pairs(_hardware_pairs(document)),
     ]
     if document.get("budgets"):
-        blocks += [
-            "",
-            "Node budgets (B nodes, T = B + 1 rows; GiB for all running requests)",
-            *_table(budget_rows(document)),
-        ]
+        unit = _unit(document)[0]
+        blocks += ["", f"Node budgets (B nodes, T = B + 1 rows; {unit} for all running requests)"]
+        blocks += _table(budget_rows(document))
+        if document.get("predictions"):
+            blocks += ["  * predicted from data-sheet figures; the benchmark decides"]
+        blocks += _wrap(_gain_note(document), indent=2, hang=4) if _gain_note(document) else []
     if document.get("risks"):
         blocks += ["", "Risks"]
         for risk in document["risks"]:
@@ -53,7 +55,10 @@ def markdown(document: Document) -> str:
         lines += ["", "### Engines compared", "", *_markdown_table(rows)]
     if document.get("budgets"):
         lines += ["", "### Node budgets on this host", "", *_markdown_table(budget_rows(document)), ""]
-        lines += ["Step times are predictions from data-sheet figures; the benchmark decides."]
+        lines += [f"Memory in {_unit(document)[0]} for all running requests."]
+        if document.get("predictions"):
+            lines += ["*: predictions from data-sheet figures; the benchmark decides."]
+        lines += [_gain_note(document)] if _gain_note(document) else []
     if document.get("risks"):
         keys = ("severity", "id", "evidence", "consequence", "what_to_do")
         rows = [
@@ -68,17 +73,38 @@ def markdown(document: Document) -> str:
 
 
 def budget_rows(document: Document) -> list[list[str]]:
-    """Header and one row per shown budget."""
+    """Header and one row per shown budget; columns without a figure are left out."""
     predictions = {p["nodes"]: p for p in document.get("predictions", [])}
-    rows = [["B", "T", "fits", "tree", "upstream states", "KV tokens", "step ms*", "break-even*"]]
+    gains = part(document, "model", "measured_gain") or {}
+    size = _unit(document)[1]
+    rows = [["B", "T", "fits", "tree", "upstream states", "KV tokens"]]
+    rows[0] += ["step ms*", "break-even*"] if predictions else []
+    rows[0] += ["oracle gain"] if gains else []
     for row in document["budgets"]:
-        if row["nodes"] in SHOWN_BUDGETS:
-            seen = predictions.get(row["nodes"])
-            step = f"{seen['step_s'] * 1e3:.1f}" if seen else "-"
-            even = f"+{seen['break_even_gain']:.0%}" if seen else "-"
-            figures = [f"{row['bytes'] / GIB:.2f}", f"{row['upstream_snapshots'] / GIB:.1f}", str(row["kv_tokens"])]
-            rows.append([str(row["nodes"]), str(row["width"]), "yes" if row["fits"] else "no", *figures, step, even])
+        nodes = row["nodes"]
+        if nodes not in SHOWN_BUDGETS:
+            continue
+        cells = [str(nodes), str(row["width"]), "yes" if row["fits"] else "no", f"{row['bytes'] / size:.2f}"]
+        cells += [f"{row['upstream_snapshots'] / size:.1f}", str(row["kv_tokens"])]
+        if predictions:
+            seen = predictions.get(nodes)
+            cells += [f"{seen['step_s'] * 1e3:.1f}", f"+{seen['break_even_gain']:.0%}"] if seen else ["-", "-"]
+        if gains:
+            measured = gain_at(gains, nodes)
+            cells.append("-" if measured is None else f"{measured:+.0%}")
+        rows.append(cells)
     return rows
+
+
+def _gain_note(document: Document) -> str:
+    on = part(document, "model", "measured_on")
+    return f"oracle gain: tokens a step over the chain at temperature 0 on {on}" if on else ""
+
+
+def _unit(document: Document) -> tuple[str, int]:
+    """GiB, or MiB where the largest figure would be under one GiB."""
+    largest = max(row["bytes"] for row in document["budgets"])
+    return ("GiB", GIB) if largest >= GIB else ("MiB", GIB >> 10)
 
 
 def _engine_pairs(document: Document) -> list[tuple[str, str]]:
@@ -99,7 +125,11 @@ def _engine_pairs(document: Document) -> list[tuple[str, str]]:
             ("speculation", f"DFlash {sglang['dflash']}, DDTree {sglang['ddtree']}; {', '.join(sglang['algorithms'])}")
         )
         backends = ", ".join(sglang.get("tree_backends") or []) or "none"
-        pairs.append(("tree backends", f"{backends}{' (hybrid model)' if sglang.get('hybrid') else ''}"))
+        by_arch = sglang.get("tree_backends_by_arch") or {}
+        if by_arch:
+            pairs += [(f"trees on {arch}", _by_kind(kinds)) for arch, kinds in by_arch.items()]
+        else:
+            pairs.append(("tree backends", f"{backends}{' (hybrid model)' if sglang.get('hybrid') else ''}"))
         hooks = sglang.get("hooks") or []
         good = sum(h["state"] == "present" for h in hooks)
         pairs.append(("plug-in hooks", f"{good} of {len(hooks)} present" if hooks else "list not available"))
@@ -113,6 +143,11 @@ def _engine_pairs(document: Document) -> list[tuple[str, str]]:
         ("other engine", f"{e['engine']} (pid {e['pid']}): {e['why']}") for e in document.get("other_engines", [])
     ]
     return pairs
+
+
+def _by_kind(backends: Mapping[str, Sequence[str]]) -> str:
+    dense, hybrid = (", ".join(backends[kind]) or "none" for kind in ("dense", "hybrid"))
+    return dense if dense == hybrid else f"{dense}; hybrid models: {hybrid}"
 
 
 def _model_pairs(document: Document) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Called as `python3 -IBS - MODE OPTIONS`; OPTIONS is a JSON object, the answer one JSON object on stdout.
 
-probe  {ports[], unit, paths[], roots[], extra_roots[], seconds}  facts of processes, copies, GPUs and system
+probe  {ports[], unit, paths[], roots[], extra_roots[], seconds, skip[]}  facts of processes, copies, GPUs and system;
+       skip leaves out `gpu` (nvidia-smi) and `copies` (the walk over the disk), the two parts that can take seconds
 files  {root, files[], globs[], listing, model, repository, hubs[]}  texts of files (zlib, base64), listing, tensors
 """
 
@@ -18,14 +19,15 @@ from typing import Any
 
 from tasks.inspecting.host_side.base import Facts, collect, mask_text, read, start_command
 from tasks.inspecting.host_side.machine import GPU_COMMANDS, ROOTS, UNIT_KEYS, copies, server_info, system_facts
-from tasks.inspecting.host_side.models import snapshot, tensor_table, tokenizer_digest
+from tasks.inspecting.host_side.models import snapshot, tensor_table, tokenizer_digest, weights_digest
 from tasks.inspecting.host_side.processes import servers
 
 
 def probe(options: Facts) -> Facts:
     started = time.monotonic()
     seconds = float(options.get("seconds", 4.0))
-    running = {name: start_command(argv, seconds) for name, argv in GPU_COMMANDS.items()}
+    skip = options.get("skip", [])
+    running = {} if "gpu" in skip else {name: start_command(argv, seconds) for name, argv in GPU_COMMANDS.items()}
     running["systemd"] = start_command(["systemctl", "--version"], 2.0)
     running["virt"] = start_command(["systemd-detect-virt"], 2.0)
     if options.get("unit"):
@@ -37,7 +39,8 @@ def probe(options: Facts) -> Facts:
     for name in ("unit", "unit_cat"):
         if name in texts:
             texts[name]["out"] = mask_text(texts[name]["out"])
-    gpu_pids = {int(pid) for pid in re.findall(r"^[^,\n]+,\s*(\d+),", texts["apps"]["out"], re.M)}
+    holders = texts["apps"]["out"] if "apps" in texts else ""
+    gpu_pids = {int(pid) for pid in re.findall(r"^[^,\n]+,\s*(\d+),", holders, re.M)}
     processes = servers(gpu_pids)
     info = None
     for port in candidate_ports(options, processes):
@@ -46,7 +49,8 @@ def probe(options: Facts) -> Facts:
             info = {"port": port, "data": data}
             break
     own = [*options.get("extra_roots", []), *(item["cwd"] for item in processes["servers"])]
-    found, cut = search([own, list(options.get("roots") or ROOTS)], started + seconds)
+    groups = [] if "copies" in skip else [own, list(options.get("roots") or ROOTS)]
+    found, cut = search(groups, started + seconds)
     facts: Facts = {"processes": processes, "commands": texts, "system": system, "server_info": info}
     facts.update(copies=found, copies_truncated=cut, seconds=round(time.monotonic() - started, 3))
     return facts
@@ -83,9 +87,9 @@ def files(options: Facts) -> Facts:
     found = {name: read(os.path.join(root, name), limit) for name in names}
     texts = {name: text for name, text in found.items() if text is not None}
     answer: Facts = {"root": root, "exists": os.path.isdir(root), "readable": os.access(root, os.R_OK | os.X_OK)}
-    packed: Facts = {"texts": texts, "tensors": {}, "tokenizer": None}
+    packed: Facts = {"texts": texts, "tensors": {}, "tokenizer": None, "weights": None}
     if options.get("model") and answer["readable"]:
-        packed.update(tensors=tensor_table(root), tokenizer=tokenizer_digest(root))
+        packed.update(tensors=tensor_table(root), tokenizer=tokenizer_digest(root), weights=weights_digest(root))
     answer["packed"] = base64.b64encode(zlib.compress(json.dumps(packed).encode(), 6)).decode()
     answer["missing"] = [name for name in names if name not in texts]
     answer["listing"] = sizes(root) if options.get("listing") and answer["readable"] else []

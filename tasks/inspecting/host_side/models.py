@@ -1,4 +1,4 @@
-"""Tensor tables and a digest of the tokenizer of a model folder, without reading the weights."""
+"""Tensor tables and digests of the tokenizer and (of small models) the weights of a model folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tasks.inspecting.host_side.base import Facts, read
 
 MAX_HEADER_BYTES = 100 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
+MAX_HASHED_BYTES = 64 << 20
 
 
 def tensor_table(root: str) -> Facts:
@@ -33,6 +34,22 @@ def header(path: str) -> Facts:
         return {k: [v["dtype"], v["shape"]] for k, v in entries.items() if k != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def weights_digest(root: str) -> str | None:
+    """Identity of a model's weights as oracle baselines state it; None for large ones, which no baseline here is of."""
+    names = sorted(name for name in os.listdir(root) if name.endswith(".safetensors"))
+    hasher = hashlib.sha256()
+    try:
+        if not names or sum(os.path.getsize(os.path.join(root, name)) for name in names) > MAX_HASHED_BYTES:
+            return None
+        for name in names:
+            with open(os.path.join(root, name), "rb") as file:
+                content = file.read()
+            hasher.update(f"{name}\0{len(content)}\0".encode() + content)
+    except OSError:
+        return None
+    return hasher.hexdigest()
 
 
 def tokenizer_digest(root: str) -> dict[str, Any] | None:
