@@ -99,6 +99,36 @@ HOOKS = (
 )  # fmt: skip
 
 
+# What the worker on CUDA devices touches beside those; checked on the lines it runs with.
+GPU_HOOKS = (
+    Hook(f"{WORKER}._ensure_draft_block_buffers", "call", ("self", "bs"), "static buffers of the draft block"),
+    Hook(
+        "sglang.kernels.ops.speculative.dflash:_prepare_dflash_draft_block_unchecked", "call",
+        ("bonus_tokens", "prefix_lens", "req_pool_indices", "req_to_token", "block_ids_out", "positions_out",
+         "cache_loc_out", "mask_token_id"), "ids, positions and slots of the draft block",
+    ),
+    Hook(
+        "sglang.srt.speculative.draft_worker_common:make_draft_sampler_capture_hook", "call", ("draft_sampler",),
+        "the tree is built at the end of the draft's CUDA graph",
+    ),
+    Hook(
+        "sglang.srt.layers.radix_linear_attention:RadixLinearAttention.__init__", "call",
+        ("layer_id", "num_q_heads", "num_k_heads", "num_v_heads", "head_q_dim", "head_k_dim", "head_v_dim", "conv_weights",
+         "bias", "activation", "A_log", "dt_bias"), "shapes and weights of the recurrent layers",
+    ),
+    Hook("sglang.srt.mem_cache.memory_pool:KVWriteLoc", "call", (), "K and V of the verify rows go to the pool"),
+    Hook(
+        "sglang.srt.layers.radix_attention:RadixAttention", "call", (), "finds layers the tree attention can't serve",
+    ),
+)  # fmt: skip
+GPU_LINES = ("0.5.16",)
+
+
+def hooks_of(line: Line) -> tuple[Hook, ...]:
+    """The hooks that matter on one SGLang line."""
+    return HOOKS + GPU_HOOKS if line.version in GPU_LINES else HOOKS
+
+
 def resolve(target: str) -> Any:
     """The object ``module:qualified.name`` names; ImportError or AttributeError where it is gone."""
     module, _, names = target.partition(":")
@@ -130,7 +160,7 @@ def problem(hook: Hook, line: Line) -> str | None:
 
 def differences(line: Line) -> list[str]:
     """Every way in which the installed SGLang differs from what ``line`` expects."""
-    return [text for hook in HOOKS if (text := problem(hook, line))]
+    return [text for hook in hooks_of(line) if (text := problem(hook, line))]
 
 
 def require() -> None:
@@ -148,7 +178,7 @@ def table() -> list[dict[str, Any]]:
     """One row per hook: target, kind, why, ok, detail (for the release manifest and the roadmap)."""
     line = compat.line()
     rows = []
-    for hook in HOOKS:
+    for hook in hooks_of(line):
         text = problem(hook, line)
         rows.append(
             {

@@ -185,4 +185,4 @@ def test_hooks_command_prints_one_json_document(capsys):
     assert main(["hooks", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["ok"]
-    assert len(document["hooks"]) == len(hooks.HOOKS)
+    assert len(document["hooks"]) == len(hooks.hooks_of(compat.line()))
