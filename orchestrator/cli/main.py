@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "logs": ("logs", "logs", "Events and log lines of a run or a task."),
     "export": ("logs", "export", "One run as a self-contained folder."),
     "rollback": ("rollback", "rollback", "Back to the last known-good release, proven."),
-    "releases": ("releases", "releases", "Releases on a host: current, known-good, since when."),
+    "releases": ("rollback", "releases", "Releases on a host: current, known-good, since when."),
     "smoke": ("measure", "smoke", "OpenAI smoke tests against a host or a URL."),
     "bench": ("measure", "bench", "Paired budget sweep with a verdict."),
     "note": ("todo", "note", "Record a decision, risk or assumption."),
@@ -106,26 +107,41 @@ def run(argv: list[str]) -> int:
     try:
         result: Any = cli.main(args=argv, prog_name="orchestrate", standalone_mode=False)
         return int(result) if isinstance(result, int) else 0
-    except OrchestrateError as error:
-        code, sentence = error.exit_code, str(error)
-    except click.ClickException as error:
-        code, sentence = ExitCode.USAGE, _usage_sentence(error)
-    except (click.Abort, KeyboardInterrupt):
-        code, sentence = ExitCode.INTERRUPTED, "Interrupted; `orchestrate status` shows what can be resumed."
-    except BrokenPipeError:
-        return _quiet_exit()
-    except Exception as error:
-        code = ExitCode.FAILED_UNCHANGED
-        sentence = f"Unexpected {type(error).__name__}: {error} (run again with --debug to see where)."
-    if debug:
-        traceback.print_exc()
+    except SystemExit as error:  # Click's answer to a reader that went away, and to a shell that asks for completions
+        if isinstance(error.__context__, BrokenPipeError):
+            return _quiet_exit()
+        return int(error.code or 0)
+    except (Exception, KeyboardInterrupt) as error:
+        code, sentence = _judged(error)
+        if debug:
+            traceback.print_exception(error)
     out.error(sentence)
     out.document(code, {}, sentence)
     return int(code)
 
 
+def _judged(error: BaseException) -> tuple[ExitCode, str]:
+    """Exit code and sentence of an error."""
+    match error:
+        case OrchestrateError():
+            return error.exit_code, str(error)
+        case click.exceptions.NoArgsIsHelpError(ctx=click.Context() as context):
+            click.echo(context.get_help(), err=True)
+            return ExitCode.USAGE, "A command is missing; the list above says what there is."
+        case click.ClickException():
+            return ExitCode.USAGE, _usage_sentence(error)
+        case click.Abort() | KeyboardInterrupt():
+            return ExitCode.INTERRUPTED, "Interrupted; `orchestrate status` shows what can be resumed."
+    return (
+        ExitCode.FAILED_UNCHANGED,
+        f"Unexpected {type(error).__name__}: {error} (run again with --debug to see where).",
+    )
+
+
 def _usage_sentence(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".")
+    """Click's message as one sentence: it may have several, and line breaks."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    message = re.sub(r"\. \(?(Did you|Choose)(.*?)\)?$", lambda found: f" ({found[1].lower()}{found[2]})", message)
     where = getattr(getattr(error, "ctx", None), "command_path", "orchestrate")
     return f"{message}; see `{where} --help`."
 

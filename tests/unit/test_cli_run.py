@@ -1,0 +1,159 @@
+"""`orchestrate run`: chosen ids, and the live view on a run that is a process of its own."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.store.records import RunRecord
+from orchestrator.store.store import Store, open_store
+from tests.tui.demosite import install_demo_graph
+
+PATIENCE_S = 120.0  # a busy machine; nothing waits so long that is not broken
+HOSTS = """\
+hosts:
+  files: {address: 127.0.0.1, port: 9, user: ada, model: {target: /m, draft: /d}}
+"""
+
+
+@dataclass
+class Site:
+    """A folder with an inventory, whose demo graph writes files instead of changing a host."""
+
+    folder: Path
+    store: Store
+
+    @property
+    def files(self) -> Path:
+        return self.folder / "files"
+
+    def command(self, *more: str) -> list[str]:
+        return [
+            sys.executable, "-m", "orchestrator", "run", "demo", "--yes", "--set", f"folder={self.files}",
+            "--hosts", str(self.folder / "hosts.yaml"), *more,
+        ]  # fmt: skip
+
+    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*more), capture_output=True, text=True, check=False, cwd=self.folder)
+
+    def found(self, run_id: str) -> RunRecord | None:
+        try:
+            return self.store.runs.get(run_id)
+        except UsageError:
+            return None
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    install_demo_graph(tmp_path, monkeypatch)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "files").mkdir()
+    (tmp_path / "hosts.yaml").write_text(HOSTS, encoding="utf-8")
+    with open_store(f"sqlite:///{tmp_path / 'state.db'}") as store:
+        yield Site(tmp_path, store)
+
+
+@dataclass
+class Terminal:
+    """A program on a terminal of its own, whose screen is read all the time."""
+
+    command: list[str]
+    cwd: Path
+    shown: bytes = b""
+    process: subprocess.Popen[bytes] = field(init=False)
+    end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.end, other = pty.openpty()
+        self.process = subprocess.Popen(
+            self.command, stdin=other, stdout=other, stderr=other, close_fds=True, cwd=self.cwd, start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"},
+        )  # fmt: skip
+        os.close(other)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.shown[-2000:]
+            self.read()
+
+    def read(self) -> None:
+        if select.select([self.end], [], [], 0.1)[0]:
+            try:
+                self.shown += os.read(self.end, 65536)
+            except OSError as error:  # EIO: the program has closed its terminal
+                if error.errno != errno.EIO:
+                    raise
+
+    def close_view(self) -> int:
+        """Presses q until the program ends: a key that comes before the screen listens is lost."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.shown[-2000:]
+            os.write(self.end, b"q")
+            for _ in range(10):
+                self.read()
+        return self.process.returncode
+
+
+def test_a_run_gets_the_id_that_was_chosen_once(site: Site) -> None:
+    done = site.run("--run-id", "ticket-17", "--json")
+    assert (done.returncode, json.loads(done.stdout)["run_id"]) == (0, "ticket-17")
+    again = site.run("--run-id", "ticket-17", "--json")
+    assert again.returncode == 2
+    assert "there is such a run already" in json.loads(again.stdout)["error"]
+    assert site.run("--run-id", "ticket-1", "--json").returncode == 0
+
+
+def test_the_view_closed_after_the_end_gives_the_exit_code_of_the_run(site: Site) -> None:
+    (site.files / "step-two.fail").touch()
+    terminal = Terminal(site.command("--tui", "--run-id", "shown"), site.folder)
+    terminal.until(lambda: (run := site.found("shown")) and run.exit_code is not None)
+    terminal.until(lambda: b"\x1b[?1049h" in terminal.shown)  # the screen of the view is up
+    assert terminal.close_view() == 4
+    assert b"rolled back and verified" in terminal.shown
+    assert (site.folder / ".run" / "shown.log").read_text().count("Write step-one") == 1
+
+
+def test_the_view_closed_early_leaves_the_run_alone(site: Site) -> None:
+    hold = site.files / "step-two.hold"
+    hold.touch()
+    terminal = Terminal(site.command("--tui", "--run-id", "shown"), site.folder)
+    terminal.until(lambda: b"\x1b[?1049h" in terminal.shown)
+    assert terminal.close_view() == 0
+    assert b"shown goes on; `orchestrate tui shown` shows it again." in terminal.shown
+    hold.unlink()
+    terminal.until(lambda: (run := site.found("shown")) and run.exit_code == 0)
+    assert (site.files / "step-three").exists()
+
+
+def test_without_a_terminal_the_view_is_lines(site: Site) -> None:
+    done = site.run("--tui", "--run-id", "shown")
+    assert done.returncode == 0, done.stderr
+    assert "step-three" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_run_that_does_not_begin_says_why(site: Site) -> None:
+    plan = site.folder / "plan.json"
+    planned = [*site.command(), "--out", str(plan)]
+    planned[3] = "plan"
+    planned.remove("--yes")
+    subprocess.run(planned, check=True, capture_output=True)
+    (site.files / "step-one").write_text("somebody else was here")
+    done = site.run("--tui", "--plan", "plan.json")
+    assert done.returncode == 7
+    assert "the plan no longer fits: task step-one" in done.stderr
+    assert site.store.runs.list() == []
