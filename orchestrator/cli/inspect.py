@@ -20,7 +20,18 @@ from orchestrator.graph.runner import RunResult
 from orchestrator.hosts.inventory import HostConfig, Inventory
 from orchestrator.store.store import open_store
 
-PARTS = ("subject", "sglang", "vllm", "model", "hardware", "other_engines", "setting", "budgets", "predictions", "not_seen")
+PARTS = (
+    "subject",
+    "sglang",
+    "vllm",
+    "model",
+    "hardware",
+    "other_engines",
+    "setting",
+    "budgets",
+    "predictions",
+    "not_seen",
+)
 
 
 @click.command(help="Engines and models as they are on a host (or in a folder); changes nothing.")
