@@ -107,9 +107,7 @@ def run(argv: list[str]) -> int:
     try:
         result: Any = cli.main(args=argv, prog_name="orchestrate", standalone_mode=False)
         return int(result) if isinstance(result, int) else 0
-    except SystemExit as error:  # Click's answer to a reader that went away, and to a shell that asks for completions
-        if isinstance(error.__context__, BrokenPipeError):
-            return _quiet_exit()
+    except SystemExit as error:  # Click's answer to a shell that asks for completions, and to a reader that went away
         return int(error.code or 0)
     except (Exception, KeyboardInterrupt) as error:
         code, sentence = _judged(error)
@@ -144,9 +142,3 @@ def _usage_sentence(error: click.ClickException) -> str:
     message = re.sub(r"\. \(?(Did you|Choose)(.*?)\)?$", lambda found: f" ({found[1].lower()}{found[2]})", message)
     where = getattr(getattr(error, "ctx", None), "command_path", "orchestrate")
     return f"{message}; see `{where} --help`."
-
-
-def _quiet_exit() -> int:
-    """The reader of our output went away (for example `| head`): nothing more can be said."""
-    sys.stdout = None
-    return int(ExitCode.DONE)
