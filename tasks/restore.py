@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,17 +9,17 @@ from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 from orchestrator.release.manifest import Manifest
+from orchestrator.release.settle import settle
 from tasks.launch import algorithm_of
 from tasks.samples import RECORDED_PROMPTS, Sample, compare, default_prompts, take_samples
 
 Log = Callable[[str], None]
-POLL_S = 0.5
 
 
 def restore(session: HostSession, target: Manifest, *, log: Log) -> None:
     """Make `target` the live release; returns when its process runs. Nothing happens when it is live already."""
-    settle_deadman(session, log)
     activation = session.activation()
+    settle(activation, patience_s=session.config.service.start_timeout_s, log=log)
     definition = session.services.definition(session.unit)
     override = activation.override_for(target)
     wanted = target.launch.argv
@@ -34,21 +33,6 @@ def restore(session: HostSession, target: Manifest, *, log: Log) -> None:
         log(f"{session.unit} started with {target.id}")
     if session.releases.current() != target.id:
         session.releases.point_current(target.id)
-
-
-def settle_deadman(session: HostSession, log: Log) -> None:
-    """A switch that is still armed would interfere: it is disarmed first, and one that fires is waited for."""
-    status = session.deadman.status()
-    if status.state == "armed":
-        session.deadman.disarm(status.token)
-        log("the dead man's switch of the cut-over was disarmed")
-    deadline = time.monotonic() + session.config.service.start_timeout_s
-    while session.deadman.status().state == "firing":
-        if time.monotonic() > deadline:
-            raise OrchestrateError(
-                f"The dead man's switch on {session.name!r} has been firing for too long; look there."
-            )
-        time.sleep(POLL_S)
 
 
 def rollback_target(session: HostSession, wanted: str | None) -> Manifest:
