@@ -43,11 +43,17 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--draft-bound", type=float, help="log-probability gap up to which a tree's edge is a tie")
     check.add_argument("--target", type=Path, help="refuse the baseline unless it was made with this target")
     check.add_argument("--draft", type=Path, help="refuse the baseline unless it was made with this draft")
+    check.add_argument("--new-tokens", type=int, help="the engine was asked for this many tokens, fewer than the baseline's")
+    identity = commands.add_parser("identity", help="print the hashes by which baselines know a pair")
+    identity.add_argument("--target", type=Path, required=True)
+    identity.add_argument("--draft", type=Path, required=True)
     take = commands.add_parser("import", help="turn acceptance lists or the official script's results into a baseline")
     take.add_argument("source", type=Path)
     take.add_argument("--out", type=Path, required=True)
     take.add_argument("--mode", default="chain", help="what a file with one list per prompt measured")
-    for command in (oracle, show, check, take):
+    take.add_argument("--target", type=Path, help="record this target's hashes, so that deployments of it find the baseline")
+    take.add_argument("--draft", type=Path, help="record this draft's hash")
+    for command in (oracle, show, check, identity, take):
         command.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
@@ -103,6 +109,8 @@ def _check(args: argparse.Namespace) -> int:
 
     baseline = load_baseline(args.baseline)
     baseline.require_models(args.target and model_hash(args.target), args.draft and model_hash(args.draft))
+    if args.new_tokens is not None:
+        baseline = baseline.shortened(args.new_tokens)
     bounds = parity.Bounds(*(
         default if given is None else given
         for given, default in ((args.target_bound, parity.Bounds.target), (args.draft_bound, parity.Bounds.draft))
@@ -124,8 +132,22 @@ def _import(args: argparse.Namespace) -> int:
     from .imports import import_baseline
 
     baseline = import_baseline(args.source, args.mode)
+    baseline.target |= _identified(args.target)
+    baseline.draft |= _identified(args.draft)
     baseline.save(args.out)
     _print_summary(baseline, args.json)
+    return 0
+
+
+def _identified(folder: Path | None) -> dict[str, str]:
+    from .hashing import folder_name, model_hash
+
+    return {"name": folder_name(folder), "sha256": model_hash(folder)} if folder else {}
+
+
+def _identity(args: argparse.Namespace) -> int:
+    found = {"target": _identified(args.target), "draft": _identified(args.draft)}
+    print(json.dumps(found) if args.json else "\n".join(f"{role} {one['sha256']}" for role, one in found.items()))
     return 0
 
 
@@ -137,7 +159,8 @@ def _show(args: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; 0 fine, 1 the engine differs from the baseline, 2 bad input."""
     args = _parser().parse_args(argv)
-    commands = {"oracle": _oracle, "show": _show, "check": _check, "import": _import}
+    commands = {"oracle": _oracle, "show": _show, "check": _check, "identity": _identity,
+                "import": _import}
     try:
         return commands[args.command](args)
     except BaselineError as error:

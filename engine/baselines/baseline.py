@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ class PromptRecord:
     def repetitive(self) -> bool:
         return self.distinct_grams < REPETITIVE_BELOW
 
+    def steps(self, mode: str, new_tokens: int) -> list[int]:
+        """Tokens per step of the first ``new_tokens`` tokens, from the anchors or else from the recorded steps."""
+        if self.anchors is not None:
+            return self.anchors.steps(mode, new_tokens)
+        reached = accumulate(self.accept[mode], initial=1)
+        return [n for n, before in zip(self.accept[mode], reached, strict=False) if before < new_tokens]
+
 
 @dataclass
 class Baseline:
@@ -103,6 +111,14 @@ class Baseline:
                     f"The baseline was made with another {name} (sha256 {wanted[:12]}, here {theirs[:12]}): "
                     f"make one for this {name} with 'python -m baselines oracle'."
                 )
+
+    def shortened(self, new_tokens: int) -> Baseline:
+        """The baseline of the first ``new_tokens`` generated tokens; itself when it is not longer."""
+        if new_tokens >= self.new_tokens:
+            return self
+        records = [replace(record, accept={mode: record.steps(mode, new_tokens) for mode in record.accept})
+                   for record in self.prompts]
+        return replace(self, new_tokens=new_tokens, prompts=records)
 
     def summary(self) -> dict[str, Any]:
         """Tokens per step by mode: all prompts, repetitive and other ones apart, and by category."""

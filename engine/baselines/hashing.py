@@ -45,3 +45,8 @@ def tokenizer_hash(folder: Path) -> str:
     for path in files:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+def folder_name(folder: Path) -> str:
+    """Enough of the path for a person: many drafts lie in a folder called draft."""
+    return "/".join(folder.resolve().parts[-2:])

@@ -140,7 +140,7 @@ def check_counts(baseline: Baseline, counts: Mapping[str, Any], mode: str = "cha
 
 
 def _require_mode(baseline: Baseline, mode: str) -> None:
-    if mode not in baseline.modes:
+    if mode not in baseline.modes or any(mode not in record.accept for record in baseline.prompts):
         raise BaselineError(f"The baseline has no mode {mode!r} ({', '.join(baseline.modes)}): measure it with --budgets {mode}.")
 
 

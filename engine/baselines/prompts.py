@@ -16,15 +16,18 @@ CHAT_KEYS = ("messages", "conversation", "conversations")
 
 @dataclass(frozen=True)
 class Prompt:
-    """Either ``text`` (continued as it is) or ``messages`` (put through the tokenizer's chat template)."""
+    """``text`` (continued as it is), ``messages`` (put through the tokenizer's chat template), or token ids as they are."""
 
     id: str
     category: str = ""
     text: str = ""
     messages: list[dict[str, str]] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
     def encode(self, tokenizer: Any) -> list[int]:
         """Token ids for this tokenizer."""
+        if self.ids:
+            return list(self.ids)
         if not self.messages:
             return list(tokenizer(self.text)["input_ids"])
         if getattr(tokenizer, "chat_template", None) is None:
@@ -99,6 +102,9 @@ def _prompt(path: Path, number: int, record: Any) -> Prompt:
         for key in CHAT_KEYS:
             if isinstance(record.get(key), list):
                 return Prompt(name, category, messages=[_message(m) for m in record[key]])
+        ids = record.get("input_ids")
+        if isinstance(ids, list) and ids and all(isinstance(i, int) for i in ids):
+            return Prompt(name, category, ids=ids)
         turns = record.get("turns")
         if isinstance(turns, list) and turns:
             return Prompt(name, category, messages=[{"role": "user", "content": str(turns[0])}])

@@ -17,7 +17,7 @@ from . import oracle
 from .baseline import Baseline, PromptRecord, record_from_json
 from .draft import DraftModel
 from .errors import BaselineError
-from .hashing import model_hash, tokenizer_hash
+from .hashing import folder_name, model_hash, tokenizer_hash
 from .prompts import Prompt
 from .target import TargetModel
 from .tree import TreePolicy
@@ -45,9 +45,9 @@ def make_baseline(request: Request, prompts: Sequence[Prompt], partial: Path | N
     say = say or (lambda message: print(message, file=sys.stderr, flush=True))
     device, dtype = torch.device(request.device), getattr(torch, request.dtype)
     identity = {
-        "target": {"name": _name(request.target), "sha256": model_hash(request.target)},
-        "draft": {"name": _name(request.draft), "sha256": model_hash(request.draft)},
-        "tokenizer": {"name": _name(request.target), "sha256": tokenizer_hash(request.target)},
+        "target": {"name": folder_name(request.target), "sha256": model_hash(request.target)},
+        "draft": {"name": folder_name(request.draft), "sha256": model_hash(request.draft)},
+        "tokenizer": {"name": folder_name(request.target), "sha256": tokenizer_hash(request.target)},
     }
     draft = DraftModel(request.draft, device, dtype)
     target = TargetModel(request.target, device, dtype)
@@ -140,11 +140,6 @@ class _Partial:
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(asdict(record)) + "\n")
-
-
-def _name(folder: Path) -> str:
-    """Enough of the path for a person: many drafts lie in a folder called draft."""
-    return "/".join(folder.resolve().parts[-2:])
 
 
 def _rate(store: _Partial, mode: str) -> str:

@@ -8,10 +8,11 @@ import click
 
 from orchestrator import operations
 from orchestrator.cli.context import Cli, command_options
+from orchestrator.cli.oracle import run_oracle
 from orchestrator.cli.place import read_settings, workplace
 from orchestrator.cli.summary import verdict_sentence
 from orchestrator.documents import SUCCESS
-from orchestrator.errors import ExitCode
+from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.runner import RunResult
 from orchestrator.hosts import secrets
 from orchestrator.openai.smoke import run_smoke, smoke_passed
@@ -57,18 +58,40 @@ def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
     return code
 
 
-@click.command(help="Paired budget sweep with a verdict; nothing is cut over.")
+@click.command(
+    help="Paired budget sweep with a verdict; nothing is cut over. --oracle asks before anything is deployed what "
+    "trees would accept and what their steps may cost."
+)
 @click.option("--host", metavar="NAME", help="Host of the inventory; default: the first one.")
 @click.option("--budgets", metavar="LIST", help="Node budgets, comma-separated.")
 @click.option("--pairs", type=click.IntRange(1, 1000), help="Pairs per budget.")
 @click.option("--max-tokens", type=click.IntRange(8), help="Tokens per request.")
 @click.option("--max-live-load", type=click.FloatRange(0), help="Requests allowed on the live service at once.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the graph.")
+@click.option("--oracle", is_flag=True, help="Measure acceptance offline instead, in the service's environment.")
+@click.option("--prompts", metavar="FILE", help="With --oracle: JSONL, or text with one prompt a line.")
+@click.option(
+    "--device", metavar="NAME", help="With --oracle: cpu, cuda or cuda:N; default: a GPU with room, else cpu."
+)
 @click.option("--yes", is_flag=True, help="Do not ask before side engines are started.")
 @command_options
-def bench(cli: Cli, host: str | None, settings: tuple[str, ...], yes: bool, **given: Any) -> int:
+def bench(
+    cli: Cli,
+    host: str | None,
+    settings: tuple[str, ...],
+    oracle: bool,
+    prompts: str | None,
+    device: str | None,
+    yes: bool,
+    **given: Any,
+) -> int:
     values = read_settings(settings) | {name: str(value) for name, value in given.items() if value is not None}
     config = cli.host(host)
+    if oracle:
+        cli.confirm(f"Run the acceptance oracle on {config.name}? It computes there for a while.", yes=yes)
+        return run_oracle(cli, config, values, {"oracle": True, "prompts": prompts, "device": device})
+    if prompts or device:
+        raise UsageError("--prompts and --device belong to --oracle; the sweep measures on the recorded prompts.")
     spec = operations.build_graph("bench", config, values)
     cli.confirm(f"Measure on {config.name}? Side engines are started there for a while.", yes=yes)
     with workplace(cli) as place:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from orchestrator.bench.prompts import load_prompts
 from orchestrator.graph.model import GraphSpec, TaskSpec
 from orchestrator.graph.registry import GraphRequest
 from tasks.benchmark import BenchBudgets, Decide
+from tasks.inspect_model import InspectModel
 from tasks.knobs import read_knobs
+from tasks.oracle import LIMIT_S, RunOracle
 from tasks.plans.deploy_ddtree import prepare
 from tasks.rollback import BackAsFound
+from tasks.samples import RECORDED_PROMPTS, default_prompts
 
 
 def build(request: GraphRequest) -> GraphSpec:
+    """The sweep, or with the option `oracle` what can be said before deploying; `prompts` (a path) belongs to the latter."""
     read_knobs(request.host_config, request.settings)
+    if request.options.get("oracle"):
+        return _oracle(request)
     record, *rest = prepare()
     tasks = (
         TaskSpec(record.key, record.content, record.phase, record.action),
@@ -27,3 +36,19 @@ def build(request: GraphRequest) -> GraphSpec:
         TaskSpec("decide", "Say what the measurement means", "measure", Decide(), ("benchmark",)),
     )
     return GraphSpec("bench", tasks, "Paired budget sweep with a verdict.", BackAsFound())
+
+
+def _oracle(request: GraphRequest) -> GraphSpec:
+    path = request.options.get("prompts")
+    prompts = load_prompts(Path(path)) if path else default_prompts(RECORDED_PROMPTS)
+    action = RunOracle(prompts, str(path or "the project's own prompts"), request.options.get("device"))
+    tasks = (
+        TaskSpec(
+            "inspect-model", "Check target and draft model compatibility", "inspect", InspectModel(), timeout_s=300
+        ),
+        TaskSpec(
+            "oracle", "Measure acceptance offline and say whether a tree is worth it", "measure", action,
+            ("inspect-model",), timeout_s=LIMIT_S,
+        ),
+    )  # fmt: skip
+    return GraphSpec("bench", tasks, "What chain and trees would accept, without any tree engine.")
