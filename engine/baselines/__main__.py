@@ -43,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--draft-bound", type=float, help="log-probability gap up to which a tree's edge is a tie")
     check.add_argument("--target", type=Path, help="refuse the baseline unless it was made with this target")
     check.add_argument("--draft", type=Path, help="refuse the baseline unless it was made with this draft")
-    check.add_argument("--new-tokens", type=int, help="the engine was asked for this many tokens, fewer than the baseline's")
+    check.add_argument(
+        "--new-tokens", type=int, help="the engine was asked for this many tokens, fewer than the baseline's"
+    )
     identity = commands.add_parser("identity", help="print the hashes by which baselines know a pair")
     identity.add_argument("--target", type=Path, required=True)
     identity.add_argument("--draft", type=Path, required=True)
@@ -51,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     take.add_argument("source", type=Path)
     take.add_argument("--out", type=Path, required=True)
     take.add_argument("--mode", default="chain", help="what a file with one list per prompt measured")
-    take.add_argument("--target", type=Path, help="record this target's hashes, so that deployments of it find the baseline")
+    take.add_argument(
+        "--target", type=Path, help="record this target's hashes, so that deployments of it find the baseline"
+    )
     take.add_argument("--draft", type=Path, help="record this draft's hash")
     for command in (oracle, show, check, identity, take):
         command.add_argument("--json", action="store_true", help="print one JSON document")
@@ -66,8 +70,13 @@ def _oracle(args: argparse.Namespace) -> int:
     names = sorted(p.stem for p in OWN_SETS.glob("*.jsonl")) if args.prompts == "all" else [args.prompts]
     prompts = [prompt for name in names for prompt in load_prompts(name)[: args.limit]]
     request = Request(
-        target=args.target, draft=args.draft, budgets=_budgets(args.budgets) or DEFAULT_BUDGETS,
-        new_tokens=args.new_tokens, device=args.device, dtype=args.dtype, batch=args.batch,
+        target=args.target,
+        draft=args.draft,
+        budgets=_budgets(args.budgets) or DEFAULT_BUDGETS,
+        new_tokens=args.new_tokens,
+        device=args.device,
+        dtype=args.dtype,
+        batch=args.batch,
         policy=TreePolicy(args.top_k, args.spine_depth, args.off_spine_penalty),
     )
     partial = args.out.with_name(args.out.name + ".partial") if args.out else None
@@ -111,10 +120,12 @@ def _check(args: argparse.Namespace) -> int:
     baseline.require_models(args.target and model_hash(args.target), args.draft and model_hash(args.draft))
     if args.new_tokens is not None:
         baseline = baseline.shortened(args.new_tokens)
-    bounds = parity.Bounds(*(
-        default if given is None else given
-        for given, default in ((args.target_bound, parity.Bounds.target), (args.draft_bound, parity.Bounds.draft))
-    ))
+    bounds = parity.Bounds(
+        *(
+            default if given is None else given
+            for given, default in ((args.target_bound, parity.Bounds.target), (args.draft_bound, parity.Bounds.draft))
+        )
+    )
 
     def table(path: Path | None) -> dict[str, Any]:
         return read_json(path, "give the file that the smoke test wrote") if path else {}
@@ -122,8 +133,9 @@ def _check(args: argparse.Namespace) -> int:
     if args.counts:
         report = parity.check_counts(baseline, table(args.counts), args.mode, bounds)
     else:
-        report = parity.check_trace(baseline, parity.load_trace(args.trace), args.mode, bounds,
-                                    table(args.outputs), table(args.rids))
+        report = parity.check_trace(
+            baseline, parity.load_trace(args.trace), args.mode, bounds, table(args.outputs), table(args.rids)
+        )
     print(json.dumps(report.to_json()) if args.json else report.text())
     return 0 if report.ok else 1
 
@@ -159,8 +171,7 @@ def _show(args: argparse.Namespace) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; 0 fine, 1 the engine differs from the baseline, 2 bad input."""
     args = _parser().parse_args(argv)
-    commands = {"oracle": _oracle, "show": _show, "check": _check, "identity": _identity,
-                "import": _import}
+    commands = {"oracle": _oracle, "show": _show, "check": _check, "identity": _identity, "import": _import}
     try:
         return commands[args.command](args)
     except BaselineError as error:

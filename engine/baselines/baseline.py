@@ -103,8 +103,11 @@ class Baseline:
 
     def require_models(self, target: str | None = None, draft: str | None = None, tokenizer: str | None = None) -> None:
         """Refuse hashes that differ from the baseline's; parts without a hash on either side pass."""
-        for name, ours, theirs in (("target", self.target, target), ("draft", self.draft, draft),
-                                   ("tokenizer", self.tokenizer, tokenizer)):
+        for name, ours, theirs in (
+            ("target", self.target, target),
+            ("draft", self.draft, draft),
+            ("tokenizer", self.tokenizer, tokenizer),
+        ):
             wanted = ours.get("sha256")
             if wanted and theirs and wanted != theirs:
                 raise BaselineError(
@@ -116,8 +119,10 @@ class Baseline:
         """The baseline of the first ``new_tokens`` generated tokens; itself when it is not longer."""
         if new_tokens >= self.new_tokens:
             return self
-        records = [replace(record, accept={mode: record.steps(mode, new_tokens) for mode in record.accept})
-                   for record in self.prompts]
+        records = [
+            replace(record, accept={mode: record.steps(mode, new_tokens) for mode in record.accept})
+            for record in self.prompts
+        ]
         return replace(self, new_tokens=new_tokens, prompts=records)
 
     def summary(self) -> dict[str, Any]:
@@ -157,8 +162,11 @@ def record_from_json(raw: dict[str, Any]) -> PromptRecord:
     """Inverse of ``asdict``; unknown keys are ignored, so that later versions can add some."""
     anchors = raw.get("anchors")
     return PromptRecord(
-        id=str(raw["id"]), category=raw.get("category", ""), prompt_ids=raw.get("prompt_ids", []),
-        greedy_ids=raw.get("greedy_ids", []), margins=raw.get("margins", []),
+        id=str(raw["id"]),
+        category=raw.get("category", ""),
+        prompt_ids=raw.get("prompt_ids", []),
+        greedy_ids=raw.get("greedy_ids", []),
+        margins=raw.get("margins", []),
         accept={mode: list(map(int, steps)) for mode, steps in raw["accept"].items()},
         anchors=AnchorData(**anchors) if anchors else None,
     )
@@ -170,20 +178,32 @@ def load_baseline(path: Path) -> Baseline:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BaselineError(f"{path} is no baseline of this tool: import it first with 'python -m baselines import'.")
     if document.get("version") != VERSION:
-        raise BaselineError(f"{path} has version {document.get('version')}, this tool reads {VERSION}: update the tool.")
-    return _build(path, lambda: Baseline(
-        target=document["target"], draft=document["draft"], tokenizer=document["tokenizer"],
-        policy=document["policy"], block_size=document["block_size"], new_tokens=document["new_tokens"],
-        budgets=document["budgets"], prompts=[record_from_json(raw) for raw in document["prompts"]],
-        made_with=document.get("made_with", {}),
-    ))
+        raise BaselineError(
+            f"{path} has version {document.get('version')}, this tool reads {VERSION}: update the tool."
+        )
+    return _build(
+        path,
+        lambda: Baseline(
+            target=document["target"],
+            draft=document["draft"],
+            tokenizer=document["tokenizer"],
+            policy=document["policy"],
+            block_size=document["block_size"],
+            new_tokens=document["new_tokens"],
+            budgets=document["budgets"],
+            prompts=[record_from_json(raw) for raw in document["prompts"]],
+            made_with=document.get("made_with", {}),
+        ),
+    )
 
 
 def _build(path: Path, make: Callable[[], Baseline]) -> Baseline:
     try:
         baseline = make()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BaselineError(f"{path} is damaged ({error!r}): make it again with 'python -m baselines oracle'.") from error
+        raise BaselineError(
+            f"{path} is damaged ({error!r}): make it again with 'python -m baselines oracle'."
+        ) from error
     if not baseline.prompts:
         raise BaselineError(f"{path} holds no prompts: make it again with a prompt set that has some.")
     return baseline

@@ -54,7 +54,9 @@ class DraftConfig:
         except FileNotFoundError as error:
             raise BaselineError(f"{path} does not exist: name the folder of a DFlash draft.") from error
         except (KeyError, TypeError, ValueError) as error:
-            raise BaselineError(f"{path} does not describe a DFlash draft ({error!r}): check the draft's folder.") from error
+            raise BaselineError(
+                f"{path} does not describe a DFlash draft ({error!r}): check the draft's folder."
+            ) from error
 
 
 def _either(inner: dict[str, Any], outer: dict[str, Any], key: str) -> Any:
@@ -78,7 +80,8 @@ class DraftModel:
             raise BaselineError(f"{folder} holds no *.safetensors weights: name the folder of the draft itself.")
         self.weights = {
             name.removeprefix("model."): value.to(device, dtype)
-            for path in files for name, value in load_file(path).items()
+            for path in files
+            for name, value in load_file(path).items()
         }
         missing = {"fc.weight", "hidden_norm.weight", "norm.weight"} - self.weights.keys()
         if missing:
@@ -113,7 +116,10 @@ class DraftModel:
 
     def _layer(self, index: int, h: Tensor, context: Tensor, mask: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         def heads(x: Tensor, name: str) -> Tensor:
-            weight, bias = self.weights[f"layers.{index}.{name}.weight"], self.weights.get(f"layers.{index}.{name}.bias")
+            weight, bias = (
+                self.weights[f"layers.{index}.{name}.weight"],
+                self.weights.get(f"layers.{index}.{name}.bias"),
+            )
             return F.linear(x, weight, bias).unflatten(-1, (-1, self.config.head_dim))
 
         def norm(x: Tensor, name: str) -> Tensor:
@@ -128,8 +134,10 @@ class DraftModel:
         v = torch.cat([context_v.expand(len(h), -1, -1, -1), heads(y, "self_attn.v_proj")], 1)
         repeat = q.shape[2] // k.shape[2]
         mixed = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.repeat_interleave(repeat, 2).transpose(1, 2),
-            v.repeat_interleave(repeat, 2).transpose(1, 2), attn_mask=mask,
+            q.transpose(1, 2),
+            k.repeat_interleave(repeat, 2).transpose(1, 2),
+            v.repeat_interleave(repeat, 2).transpose(1, 2),
+            attn_mask=mask,
         ).transpose(1, 2)
         h = h + F.linear(mixed.flatten(-2), self.weights[f"layers.{index}.self_attn.o_proj.weight"])
         y = norm(h, "post_attention_layernorm")

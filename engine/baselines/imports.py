@@ -34,11 +34,19 @@ def import_baseline(source: Path, mode: str = "chain") -> Baseline:
     modes = sorted({m for record in records for m in record.accept}, key=lambda m: int(m) if m.isdigit() else 0)
     for record in records:
         if set(record.accept) != set(modes):
-            raise BaselineError(f"{source}: prompt {record.id!r} lacks one of {', '.join(modes)}: every prompt needs all.")
+            raise BaselineError(
+                f"{source}: prompt {record.id!r} lacks one of {', '.join(modes)}: every prompt needs all."
+            )
     length = max(sum(next(iter(record.accept.values()))) for record in records)
     return Baseline(
-        target={"name": "imported"}, draft={"name": "imported"}, tokenizer={"name": "imported"}, policy={},
-        block_size=block, new_tokens=length, budgets=[int(m) for m in modes if m.isdigit()], prompts=records,
+        target={"name": "imported"},
+        draft={"name": "imported"},
+        tokenizer={"name": "imported"},
+        policy={},
+        block_size=block,
+        new_tokens=length,
+        budgets=[int(m) for m in modes if m.isdigit()],
+        prompts=records,
         made_with={"imported_from": source.name},
     )
 
@@ -108,7 +116,9 @@ def _mode(name: str) -> str:
 
 def _steps(source: Path, number: int, raw: Any) -> list[int]:
     if not isinstance(raw, list) or not raw or not all(isinstance(n, int | float) and n >= 1 for n in raw):
-        raise BaselineError(f"{source} record {number} must list tokens per step, each 1 or more, and has {str(raw)[:60]}.")
+        raise BaselineError(
+            f"{source} record {number} must list tokens per step, each 1 or more, and has {str(raw)[:60]}."
+        )
     return [int(n) for n in raw]
 
 

@@ -36,16 +36,22 @@ def continuation_length(new_tokens: int, block: int) -> int:
 
 
 @torch.no_grad()
-def propose(target: TargetModel, draft: DraftModel, context: torch.Tensor, tokens: Sequence[int],
-            positions: Sequence[int], k: int) -> Proposals:
+def propose(
+    target: TargetModel,
+    draft: DraftModel,
+    context: torch.Tensor,
+    tokens: Sequence[int],
+    positions: Sequence[int],
+    k: int,
+) -> Proposals:
     """Run the draft for blocks whose newest token is ``tokens[i]`` at position ``positions[i]``."""
     width = draft.config.block_size
     chunk = max(1, LOGIT_BYTES // (4 * (width - 1) * target.vocab))
     log_probs, ids = [], []
     for start in range(0, len(tokens), chunk):
-        block = torch.full((len(tokens[start:start + chunk]), width), draft.config.mask_token_id)
-        block[:, 0] = torch.tensor(list(tokens[start:start + chunk]))
-        anchors = torch.tensor(list(positions[start:start + chunk]), device=context.device)
+        block = torch.full((len(tokens[start : start + chunk]), width), draft.config.mask_token_id)
+        block[:, 0] = torch.tensor(list(tokens[start : start + chunk]))
+        anchors = torch.tensor(list(positions[start : start + chunk]), device=context.device)
         hidden = draft.blocks(context, target.embed(block).to(context.dtype), anchors)
         logits = target.head(hidden[:, 1:])
         best, indices = torch.topk(logits - logits.logsumexp(-1, keepdim=True), min(k, logits.shape[-1]), dim=-1)
@@ -54,8 +60,17 @@ def propose(target: TargetModel, draft: DraftModel, context: torch.Tensor, token
     return Proposals(np.concatenate(log_probs), np.concatenate(ids))
 
 
-def measure(target: TargetModel, draft: DraftModel, prompt_id: str, category: str, prompt: Sequence[int],
-            greedy: Sequence[int], new_tokens: int, budgets: Sequence[int], policy: TreePolicy) -> PromptRecord:
+def measure(
+    target: TargetModel,
+    draft: DraftModel,
+    prompt_id: str,
+    category: str,
+    prompt: Sequence[int],
+    greedy: Sequence[int],
+    new_tokens: int,
+    budgets: Sequence[int],
+    policy: TreePolicy,
+) -> PromptRecord:
     """Everything a baseline says about one prompt; ``greedy`` is longer than ``new_tokens`` by the block."""
     ids = [*prompt, *greedy]
     features, logits = target.read(ids, draft.config.taps, len(prompt) - 1)
@@ -65,8 +80,12 @@ def measure(target: TargetModel, draft: DraftModel, prompt_id: str, category: st
     continuations = [list(greedy[j + 1 : j + draft.config.block_size]) for j in anchors]
     data = _anchor_data(proposals, continuations, budgets, policy)
     return PromptRecord(
-        id=prompt_id, category=category, prompt_ids=list(prompt), greedy_ids=list(greedy[:new_tokens]),
-        margins=_margins(logits[:-1], greedy), anchors=data,
+        id=prompt_id,
+        category=category,
+        prompt_ids=list(prompt),
+        greedy_ids=list(greedy[:new_tokens]),
+        margins=_margins(logits[:-1], greedy),
+        anchors=data,
         accept={mode: data.steps(mode, new_tokens) for mode in ("chain", *map(str, budgets))},
     )
 
@@ -79,8 +98,9 @@ def _margins(logits: torch.Tensor, greedy: Sequence[int]) -> list[float]:
     return [round(value, 5) for value in (mine - other).tolist()]
 
 
-def _anchor_data(proposals: Proposals, continuations: list[list[int]], budgets: Sequence[int],
-                 policy: TreePolicy) -> AnchorData:
+def _anchor_data(
+    proposals: Proposals, continuations: list[list[int]], budgets: Sequence[int], policy: TreePolicy
+) -> AnchorData:
     entered, scores, chain, chain_slack = [], [], [], []
     cutoffs: dict[str, list[float]] = {str(budget): [] for budget in budgets}
     for log_probs, ids, wanted in zip(proposals.log_probs, proposals.ids, continuations, strict=True):

@@ -67,8 +67,10 @@ class ParityReport:
     def text(self) -> str:
         """Verdict, then one line per difference."""
         verdict = "equal" if not self.differences else "explained" if self.ok else "FAULT"
-        head = (f"{verdict}: {self.prompts} prompts, {self.steps} steps of {self.mode}, "
-                f"{self.engine_tokens_per_step:.4f} tokens/step (baseline {self.baseline_tokens_per_step:.4f})")
+        head = (
+            f"{verdict}: {self.prompts} prompts, {self.steps} steps of {self.mode}, "
+            f"{self.engine_tokens_per_step:.4f} tokens/step (baseline {self.baseline_tokens_per_step:.4f})"
+        )
         return "\n".join([head, *(d.message for d in self.differences)])
 
 
@@ -77,7 +79,9 @@ def load_trace(path: Path) -> dict[str, list[dict[str, Any]]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BaselineError(f"{path} cannot be read ({error}): set SGLANG_DDTREE_TRACE and run the prompts again.") from error
+        raise BaselineError(
+            f"{path} cannot be read ({error}): set SGLANG_DDTREE_TRACE and run the prompts again."
+        ) from error
     requests: dict[str, list[dict[str, Any]]] = {}
     for number, line in enumerate(lines, 1):
         try:
@@ -96,9 +100,14 @@ def load_trace(path: Path) -> dict[str, list[dict[str, Any]]]:
     return requests
 
 
-def check_trace(baseline: Baseline, trace: Mapping[str, Sequence[Mapping[str, Any]]], mode: str,
-                bounds: Bounds = Bounds(), outputs: Mapping[str, Sequence[int]] | None = None,
-                rids: Mapping[str, str] | None = None) -> ParityReport:
+def check_trace(
+    baseline: Baseline,
+    trace: Mapping[str, Sequence[Mapping[str, Any]]],
+    mode: str,
+    bounds: Bounds = Bounds(),
+    outputs: Mapping[str, Sequence[int]] | None = None,
+    rids: Mapping[str, str] | None = None,
+) -> ParityReport:
     """Compare every traced request; ``rids`` maps request ids to prompts, ``outputs`` gives generated ids."""
     _require_mode(baseline, mode)
     report = ParityReport(mode)
@@ -117,7 +126,9 @@ def check_trace(baseline: Baseline, trace: Mapping[str, Sequence[Mapping[str, An
     return report
 
 
-def check_counts(baseline: Baseline, counts: Mapping[str, Any], mode: str = "chain", bounds: Bounds = Bounds()) -> ParityReport:
+def check_counts(
+    baseline: Baseline, counts: Mapping[str, Any], mode: str = "chain", bounds: Bounds = Bounds()
+) -> ParityReport:
     """Compare verify counts, for engines without a trace.
 
     A count is a number or {"verify_ct": n, "histogram": [requests' steps that confirmed 0, 1, ... proposals]}.
@@ -141,7 +152,9 @@ def check_counts(baseline: Baseline, counts: Mapping[str, Any], mode: str = "cha
 
 def _require_mode(baseline: Baseline, mode: str) -> None:
     if mode not in baseline.modes or any(mode not in record.accept for record in baseline.prompts):
-        raise BaselineError(f"The baseline has no mode {mode!r} ({', '.join(baseline.modes)}): measure it with --budgets {mode}.")
+        raise BaselineError(
+            f"The baseline has no mode {mode!r} ({', '.join(baseline.modes)}): measure it with --budgets {mode}."
+        )
 
 
 def _count_differences(record: PromptRecord, given: Mapping[str, Any], mode: str, bounds: Bounds) -> list[Difference]:
@@ -165,8 +178,11 @@ def _count_differences(record: PromptRecord, given: Mapping[str, Any], mode: str
     explained = _tie(target_gap, bounds.target) or _tie(draft_gap, bounds.draft)
     why = f"smallest margins: target {target_gap}, draft {draft_gap}"
     message = f"prompt {record.id}: {'; '.join(problems)} ({why})"
-    return [Difference(record.id, -1, -1, len(steps), int(given["verify_ct"]), -1, None, target_gap, draft_gap,
-                       explained, message)]
+    return [
+        Difference(
+            record.id, -1, -1, len(steps), int(given["verify_ct"]), -1, None, target_gap, draft_gap, explained, message
+        )
+    ]
 
 
 def _tie(gap: float | None, bound: float) -> bool:
@@ -176,8 +192,9 @@ def _tie(gap: float | None, bound: float) -> bool:
 class _Comparison:
     """One request against one prompt of the baseline."""
 
-    def __init__(self, record: PromptRecord, baseline: Baseline, mode: str, bounds: Bounds,
-                 output: Sequence[int] | None) -> None:
+    def __init__(
+        self, record: PromptRecord, baseline: Baseline, mode: str, bounds: Bounds, output: Sequence[int] | None
+    ) -> None:
         self.record, self.mode, self.bounds, self.output = record, mode, bounds, output
         self.new_tokens = baseline.new_tokens
         self.compared = self.tokens = 0
@@ -253,11 +270,15 @@ class _Comparison:
         explained = _tie(margin, self.bounds.target)
         token = self.record.greedy_ids[position]
         got = self.output[position] if self.output is not None else None
-        message = (f"prompt {self.record.id}: generated token {position} is {got} where the target's own is {token} "
-                   f"(target margin {margin}){' - a near-tie' if explained else ''}")
+        message = (
+            f"prompt {self.record.id}: generated token {position} is {got} where the target's own is {token} "
+            f"(target margin {margin}){' - a near-tie' if explained else ''}"
+        )
         return Difference(self.record.id, -1, position, 0, 0, 0, token, margin, None, explained, message)
 
     def _short(self, step: int, anchor: int) -> Difference:
-        message = (f"prompt {self.record.id}: the trace ends after step {step - 1} with {anchor + 1} of "
-                   f"{self.new_tokens} tokens; the request was cut off or the trace was full")
+        message = (
+            f"prompt {self.record.id}: the trace ends after step {step - 1} with {anchor + 1} of "
+            f"{self.new_tokens} tokens; the request was cut off or the trace was full"
+        )
         return Difference(self.record.id, step, anchor, 0, 0, 0, None, None, None, False, message)

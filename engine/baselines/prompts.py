@@ -111,7 +111,9 @@ def _prompt(path: Path, number: int, record: Any) -> Prompt:
         for key in TEXT_KEYS:
             if isinstance(record.get(key), str) and record[key]:
                 return Prompt(name, category, record[key])
-    raise BaselineError(f"{path} record {number} has no prompt: give it one of {', '.join(TEXT_KEYS)}, messages or turns.")
+    raise BaselineError(
+        f"{path} record {number} has no prompt: give it one of {', '.join(TEXT_KEYS)}, messages or turns."
+    )
 
 
 def _message(raw: Any) -> dict[str, str]:

@@ -39,8 +39,9 @@ class Request:
     batch: int = 8
 
 
-def make_baseline(request: Request, prompts: Sequence[Prompt], partial: Path | None = None,
-                  say: Any = None) -> Baseline:
+def make_baseline(
+    request: Request, prompts: Sequence[Prompt], partial: Path | None = None, say: Any = None
+) -> Baseline:
     """Measure every prompt; with ``partial``, a file that keeps finished prompts, a second call continues."""
     say = say or (lambda message: print(message, file=sys.stderr, flush=True))
     device, dtype = torch.device(request.device), getattr(torch, request.dtype)
@@ -64,13 +65,23 @@ def make_baseline(request: Request, prompts: Sequence[Prompt], partial: Path | N
             store.add(record)
         finished = min(start + request.batch, len(todo))
         left = (time.monotonic() - started) / finished * (len(todo) - finished)
-        say(f"{len(store.done)}/{len(encoded)} prompts, chain {_rate(store, 'chain')}, "
-            f"{request.budgets[-1]} nodes {_rate(store, str(request.budgets[-1]))} tokens/step, about {left:.0f} s left")
+        say(
+            f"{len(store.done)}/{len(encoded)} prompts, chain {_rate(store, 'chain')}, "
+            f"{request.budgets[-1]} nodes {_rate(store, str(request.budgets[-1]))} tokens/step, about {left:.0f} s left"
+        )
     return Baseline(
-        **identity, policy=asdict(request.policy), block_size=draft.config.block_size, new_tokens=request.new_tokens,
-        budgets=list(request.budgets), prompts=[store.done[prompt.id] for prompt, _ in encoded],
-        made_with={"torch": torch.__version__, "device": _device_name(device), "dtype": request.dtype,
-                   "seconds": round(time.monotonic() - started, 1)},
+        **identity,
+        policy=asdict(request.policy),
+        block_size=draft.config.block_size,
+        new_tokens=request.new_tokens,
+        budgets=list(request.budgets),
+        prompts=[store.done[prompt.id] for prompt, _ in encoded],
+        made_with={
+            "torch": torch.__version__,
+            "device": _device_name(device),
+            "dtype": request.dtype,
+            "seconds": round(time.monotonic() - started, 1),
+        },
     )
 
 
@@ -93,13 +104,15 @@ def _encode(prompts: Sequence[Prompt], target: TargetModel, extra: int) -> list[
     return encoded
 
 
-def _measure_batch(items: list[tuple[Prompt, list[int]]], target: TargetModel, draft: DraftModel,
-                   request: Request) -> list[PromptRecord]:
+def _measure_batch(
+    items: list[tuple[Prompt, list[int]]], target: TargetModel, draft: DraftModel, request: Request
+) -> list[PromptRecord]:
     count = oracle.continuation_length(request.new_tokens, draft.config.block_size)
     texts = target.greedy([ids for _, ids in items], count)
     return [
-        oracle.measure(target, draft, prompt.id, prompt.category, ids, text, request.new_tokens, request.budgets,
-                       request.policy)
+        oracle.measure(
+            target, draft, prompt.id, prompt.category, ids, text, request.new_tokens, request.budgets, request.policy
+        )
         for (prompt, ids), text in zip(items, texts, strict=True)
     ]
 

@@ -51,8 +51,11 @@ class TargetModel:
             ids[row, longest - len(prompt) :] = torch.tensor(prompt)
             mask[row, longest - len(prompt) :] = 1
         out = self.model.generate(
-            input_ids=ids.to(self.device), attention_mask=mask.to(self.device), max_new_tokens=count,
-            do_sample=False, pad_token_id=0,
+            input_ids=ids.to(self.device),
+            attention_mask=mask.to(self.device),
+            max_new_tokens=count,
+            do_sample=False,
+            pad_token_id=0,
         )
         return out[:, longest:].tolist()
 

@@ -35,9 +35,7 @@ class Tree:
 
     def walk(self, continuation: Sequence[int]) -> list[int]:
         """Rows of the longest path from the root that spells a prefix of ``continuation``, the root included."""
-        children: dict[tuple[int, int], int] = {
-            (self.parent[row], self.token[row]): row for row in range(1, len(self))
-        }
+        children: dict[tuple[int, int], int] = {(self.parent[row], self.token[row]): row for row in range(1, len(self))}
         path = [0]
         for token in continuation:
             row = children.get((path[-1], token))
@@ -137,7 +135,8 @@ def build_tree(log_probs: np.ndarray, ids: np.ndarray, budget: int, policy: Tree
     row_of = {number: row for row, number in enumerate(order)} | {-1: -1}
     picked = [entries[number] for number in order]
     return Tree(
-        parent=[row_of[entry.parent] for entry in picked], depth=[entry.depth for entry in picked],
+        parent=[row_of[entry.parent] for entry in picked],
+        depth=[entry.depth for entry in picked],
         token=[-1] + [int(ids[entry.depth - 1, entry.rank]) for entry in picked[1:]],
         score=[float(entry.score) for entry in picked],
     )

@@ -27,9 +27,13 @@ def to_qwen3_next(source: Path, out: Path) -> None:
     """Write OUT/{config.json,model.safetensors,tokenizer files}."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     if config.get("model_type") != "qwen3_5_text":
-        raise SystemExit(f"{source} is a {config.get('model_type')}, not a Qwen3.5 text model: only those are converted.")
+        raise SystemExit(
+            f"{source} is a {config.get('model_type')}, not a Qwen3.5 text model: only those are converted."
+        )
     weights = load_file(source / "model.safetensors")
-    converted = {name: tensor for name, tensor in weights.items() if ".linear_attn.in_proj" not in name and ".mlp." not in name}
+    converted = {
+        name: tensor for name, tensor in weights.items() if ".linear_attn.in_proj" not in name and ".mlp." not in name
+    }
     converted.setdefault("lm_head.weight", weights["model.embed_tokens.weight"].clone())
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
@@ -43,15 +47,21 @@ def to_qwen3_next(source: Path, out: Path) -> None:
         shutil.copy(source / name, out / name)
 
 
-def _fused_projections(weights: dict[str, torch.Tensor], prefix: str, config: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _fused_projections(
+    weights: dict[str, torch.Tensor], prefix: str, config: dict[str, Any]
+) -> dict[str, torch.Tensor]:
     """Qwen3-Next stores, per key head, its q, k, v and z rows together, and its b and a rows."""
     key_heads, dim = config["linear_num_key_heads"], config["linear_key_head_dim"]
     key_width = key_heads * dim
     qkv, z, b, a = (weights[prefix + f"in_proj_{part}.weight"] for part in ("qkv", "z", "b", "a"))
-    grouped = [part.unflatten(0, (key_heads, -1)) for part in (*qkv.split([key_width, key_width, len(qkv) - 2 * key_width]), z)]
+    grouped = [
+        part.unflatten(0, (key_heads, -1)) for part in (*qkv.split([key_width, key_width, len(qkv) - 2 * key_width]), z)
+    ]
     return {
         prefix + "in_proj_qkvz.weight": torch.cat(grouped, 1).flatten(0, 1).contiguous(),
-        prefix + "in_proj_ba.weight": torch.cat([t.unflatten(0, (key_heads, -1)) for t in (b, a)], 1).flatten(0, 1).contiguous(),
+        prefix + "in_proj_ba.weight": torch.cat([t.unflatten(0, (key_heads, -1)) for t in (b, a)], 1)
+        .flatten(0, 1)
+        .contiguous(),
     }
 
 
@@ -71,10 +81,17 @@ def _mixture(weights: dict[str, torch.Tensor], prefix: str, hidden: int) -> dict
 def _config(config: dict[str, Any]) -> dict[str, Any]:
     dropped = ("attn_output_gate", "mamba_ssm_dtype")
     return {k: v for k, v in config.items() if k not in dropped} | {
-        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "tie_word_embeddings": False,
-        "num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": EXPERT_WIDTH, "norm_topk_prob": True,
-        "shared_expert_intermediate_size": config["intermediate_size"], "decoder_sparse_step": 1,
-        "mlp_only_layers": [], "output_router_logits": False,
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "tie_word_embeddings": False,
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": EXPERT_WIDTH,
+        "norm_topk_prob": True,
+        "shared_expert_intermediate_size": config["intermediate_size"],
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "output_router_logits": False,
     }
 
 

@@ -32,15 +32,11 @@ def launch(args: list[str]) -> int:
     """Replace this process by ``sglang.launch_server`` with the variables and arguments a CPU needs."""
     sentence = refusal()
     if cuda_visible():
-        sentence = (
-            "sglang_cpu launch is for machines without a GPU, and one is visible: use sglang.launch_server."
-        )
+        sentence = "sglang_cpu launch is for machines without a GPU, and one is visible: use sglang.launch_server."
     if sentence:
         print(sentence, file=sys.stderr)
         return 2
-    return _replace_process(
-        [sys.executable, "-W", "ignore", "-m", "sglang.launch_server", *with_defaults(args)]
-    )
+    return _replace_process([sys.executable, "-W", "ignore", "-m", "sglang.launch_server", *with_defaults(args)])
 
 
 def _replace_process(command: list[str]) -> NoReturn:

@@ -21,9 +21,7 @@ def refusal() -> str | None:
     """One sentence saying why the CPU patches can't be used here, None when they can."""
     version = sglang_version()
     if version is None:
-        return (
-            "sglang_cpu found no sglang in this environment: install sglang==0.5.20 with --no-deps beside it."
-        )
+        return "sglang_cpu found no sglang in this environment: install sglang==0.5.20 with --no-deps beside it."
     if version not in SUPPORTED:
         known = " and ".join(SUPPORTED)
         return f"sglang_cpu has patches for sglang {known}, not {version}: install one of those versions."

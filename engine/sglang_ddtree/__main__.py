@@ -12,14 +12,10 @@ from . import __version__, compat
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sglang_ddtree")
     commands = parser.add_subparsers(dest="command", required=True)
-    hooks = commands.add_parser(
-        "hooks", help="every upstream function this package touches, and whether it still fits"
-    )
+    hooks = commands.add_parser("hooks", help="every upstream function this package touches, and whether it still fits")
     hooks.add_argument("--json", action="store_true", help="one JSON document")
     selftest = commands.add_parser("selftest", help="the ops against independent references on this device")
-    selftest.add_argument(
-        "--device", default=None, help="cpu or cuda; the default is cuda where there is one"
-    )
+    selftest.add_argument("--device", default=None, help="cpu or cuda; the default is cuda where there is one")
     selftest.add_argument("--json", metavar="FILE", default=None, help="also write the result there")
     selftest.add_argument("--kernels", metavar="FILE", default=None, help="JSON of the kernel cases (a GPU's part)")
     selftest.add_argument("--workers", type=int, default=4, help="processes that compile and run kernel cases")

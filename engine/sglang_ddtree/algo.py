@@ -73,9 +73,7 @@ def draft_block(args: Any) -> int | None:
         )
     except Exception as error:  # Transformers raises many kinds, most with several lines
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"DDTREE can't read the draft's config.json in {path} ({reason}): check the path."
-        ) from error
+        raise ValueError(f"DDTREE can't read the draft's config.json in {path} ({reason}): check the path.") from error
     block = parse_dflash_draft_config(draft_hf_config=config).resolve_block_size(default=None)
     return None if block is None else int(block)
 
@@ -157,9 +155,7 @@ class DDTreeSpecAlgo(CustomSpecAlgo):
     ) -> Any:
         from sglang.srt.managers.overlap_utils import FutureMap
 
-        return FutureMap(
-            device, self, req_to_token_pool, needs_cpu_seq_lens, needs_confidence_relay, **kwargs
-        )
+        return FutureMap(device, self, req_to_token_pool, needs_cpu_seq_lens, needs_confidence_relay, **kwargs)
 
     def get_num_tokens_per_req_for_target_verify(self, num_draft_tokens: int, is_draft_worker: bool) -> int:
         return compat.line().block_size() if is_draft_worker else num_draft_tokens

@@ -86,7 +86,9 @@ def run(as_json: bool = False, architectures: str = "", ops: str = "") -> int:
         print(json.dumps({"triton": triton.__version__, "ok": not bad, "rows": [asdict(row) for row in rows]}))
     else:
         for row in rows:
-            print(f"sm_{row.arch} {row.op:18} {row.label:28} {row.shared / 1024:6.1f} of {row.limit >> 10} KiB {row.error}")
+            print(
+                f"sm_{row.arch} {row.op:18} {row.label:28} {row.shared / 1024:6.1f} of {row.limit >> 10} KiB {row.error}"
+            )
     seconds = time.monotonic() - started
     summary = f"{len(rows) - len(bad)} passed, {len(bad)} failed in {seconds:.0f} s (Triton {triton.__version__})"
     print(summary, file=sys.stderr if as_json else sys.stdout)

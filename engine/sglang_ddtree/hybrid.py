@@ -49,17 +49,13 @@ class StateFreeVerify:
     ) -> torch.Tensor:
         """mixed_qkv [bs * T, C], a and b [bs * T, HV] -> [1, bs * T, HV, V], as the backend's own method."""
         if not forward_batch.forward_mode.is_target_verify():
-            return self._prefill(
-                layer=layer, forward_batch=forward_batch, mixed_qkv=mixed_qkv, a=a, b=b, **kwargs
-            )
+            return self._prefill(layer=layer, forward_batch=forward_batch, mixed_qkv=mixed_qkv, a=a, b=b, **kwargs)
         tables: TreeTables = forward_batch.spec_info.tables
         bs, width = tables.tok.shape
         states = self.backend.req_to_token_pool.mamba2_layer_cache(layer.layer_id)
         slots = self.slots(bs)
         x = mixed_qkv.view(bs, width, -1)
-        y = ops.conv_tree(
-            x, states.conv[0], layer.conv_weights, layer.bias, slots, tables, activation=layer.activation
-        )
+        y = ops.conv_tree(x, states.conv[0], layer.conv_weights, layer.bias, slots, tables, activation=layer.activation)
         q, k, v = torch.split(y, [layer.q_dim, layer.k_dim, layer.v_dim], dim=-1)
         q = q.reshape(bs, width, layer.num_q_heads, layer.head_q_dim)
         k = k.reshape(bs, width, layer.num_k_heads, layer.head_k_dim)

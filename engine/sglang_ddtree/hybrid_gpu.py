@@ -33,7 +33,9 @@ def recurrent_layers(model: nn.Module) -> list[Any]:
                 f"in layer {layer.layer_id}."
             )
         if layer.conv_weights.shape[1] != 4:
-            raise ValueError(f"DDTREE knows convolutions of width 4, layer {layer.layer_id} has {layer.conv_weights.shape[1]}.")
+            raise ValueError(
+                f"DDTREE knows convolutions of width 4, layer {layer.layer_id} has {layer.conv_weights.shape[1]}."
+            )
     return layers
 
 
@@ -69,7 +71,9 @@ class GraphStateFreeVerify:
         self.tree = tree
         self.records = Records.empty(self.layers, tree.max_bs, tree.width, dtype, device)
         self.y = torch.empty(self.records.x.shape[1:], dtype=dtype, device=device)
-        self.out = torch.empty((tree.max_bs, tree.width, first.num_v_heads, first.head_v_dim), dtype=dtype, device=device)
+        self.out = torch.empty(
+            (tree.max_bs, tree.width, first.num_v_heads, first.head_v_dim), dtype=dtype, device=device
+        )
         self.scratch = VerifyScratch.empty(tree.max_bs, tree.width, first.num_v_heads, first.head_v_dim, device)
         self.weight = torch.stack([layer.conv_weights.detach() for layer in self.layers]).contiguous()
         biases = [layer.bias for layer in self.layers]

@@ -50,9 +50,7 @@ class Metrics:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._mark
         self._mark = now
 
-    def add(
-        self, tables: TreeTables, path: torch.Tensor, commit_lens: torch.Tensor, rows_moved: int
-    ) -> torch.Tensor:
+    def add(self, tables: TreeTables, path: torch.Tensor, commit_lens: torch.Tensor, rows_moved: int) -> torch.Tensor:
         """Count one step of every request of a batch; returns ``chain_lengths``."""
         chain = chain_lengths(path, commit_lens, tables)
         self.steps += path.shape[0]

@@ -39,9 +39,7 @@ def _state_free() -> bool:
     from .config import DDTreeConfig
 
     spec = compat.line().spec()
-    return DDTreeConfig.read(
-        int(spec.speculative_dflash_block_size), int(spec.speculative_num_draft_tokens)
-    ).state_free
+    return DDTreeConfig.read(int(spec.speculative_dflash_block_size), int(spec.speculative_num_draft_tokens)).state_free
 
 
 def widen_request_rows() -> None:

@@ -33,12 +33,7 @@ def check(tolerance: float) -> Callable[[Check], Check]:
 
 def sample_trees(device: torch.device, budget: int = 63) -> tuple[TreeTables, torch.Tensor]:
     """Trees of two requests, one with padding, and their log-probabilities [2, 15, 8] (on the CPU)."""
-    logp = (
-        torch.log_softmax(torch.randn(2, 15, 40) * 2, -1)
-        .sort(-1, descending=True)
-        .values[..., :8]
-        .contiguous()
-    )
+    logp = torch.log_softmax(torch.randn(2, 15, 40) * 2, -1).sort(-1, descending=True).values[..., :8].contiguous()
     logp[1, 3:] = -torch.inf
     ids = torch.arange(15)[:, None] * 1000 + torch.arange(8) + 1
     return ops.tree_build(logp.to(device), ids.expand(2, -1, -1).contiguous().to(device), budget), logp

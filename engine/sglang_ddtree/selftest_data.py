@@ -52,7 +52,9 @@ class Random:
     def permutation(self, n: int) -> torch.Tensor:
         return torch.randperm(n, generator=self.generator).to(self.device)
 
-    def marginals(self, bs: int, levels: int, k: int, *, sharp: float = 2.0, ties: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    def marginals(
+        self, bs: int, levels: int, k: int, *, sharp: float = 2.0, ties: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Descending log-probabilities [bs, levels, k] and token ids of a drafter with 256 tokens."""
         x = torch.randn(bs, levels, 256, generator=self.generator) * sharp
         if ties:

@@ -84,12 +84,17 @@ def run(device: str, json_file: str | None = None, workers: int = 1) -> int:
     for result in results(device, workers):
         found.append(result)
         if not result.ok:
-            print(f"FAIL {result.op} {result.name}: error {result.error:.3g} (at most {result.limit:.0e}) {result.detail}", flush=True)
+            print(
+                f"FAIL {result.op} {result.name}: error {result.error:.3g} (at most {result.limit:.0e}) {result.detail}",
+                flush=True,
+            )
     for op in dict.fromkeys(result.op for result in found):
         mine = [result for result in found if result.op == op]
         worst = max((r.error for r in mine if r.ok), default=float("nan"))
         passed = sum(r.ok for r in mine)
-        print(f"{op:20} {passed:4} of {len(mine):4} passed, worst error {worst:.2e}, {sum(r.seconds for r in mine):.1f} s")
+        print(
+            f"{op:20} {passed:4} of {len(mine):4} passed, worst error {worst:.2e}, {sum(r.seconds for r in mine):.1f} s"
+        )
     failed = sum(not result.ok for result in found)
     print(f"{len(found) - failed} passed, {failed} failed")
     if json_file:

@@ -31,7 +31,12 @@ def cases(device: str, full: bool) -> Iterator[Case]:
             yield Case("topk_lse", f"V={vocab} K={k} {dtype}", lambda v=vocab, k=k, t=dtype: _topk(device, v, k, t))
     yield Case("topk_lse", "4 shards", lambda: _shards(device))
     for budget in [1, 2, 7, 15, 16, 31, 64, 130] + ([256, 512, 1023, 1024] if full else [257]):
-        for levels, k, ties, spine, penalty in ((15, 16, False, 0, 0.0), (7, 1, False, 0, 0.0), (15, 32, True, 15, 0.5), (1, 8, True, 0, 0.0)):
+        for levels, k, ties, spine, penalty in (
+            (15, 16, False, 0, 0.0),
+            (7, 1, False, 0, 0.0),
+            (15, 32, True, 15, 0.5),
+            (1, 8, True, 0, 0.0),
+        ):
             name = f"B={budget} L={levels} K={k} ties={ties} spine={spine} penalty={penalty}"
             yield Case(
                 "tree_build", name,

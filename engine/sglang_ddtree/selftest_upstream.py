@@ -17,7 +17,11 @@ from .tables import TreeTables
 
 def recurrent_kernel() -> Callable[..., torch.Tensor] | None:
     """SGLang's fused gated delta rule (0.5.16 and later keep it in one of these places)."""
-    for package in ("sglang.kernels.ops.attention.fla", "sglang.kernels.ops.attention.linear", "sglang.srt.layers.attention.fla"):
+    for package in (
+        "sglang.kernels.ops.attention.fla",
+        "sglang.kernels.ops.attention.linear",
+        "sglang.srt.layers.attention.fla",
+    ):
         try:
             module = __import__(f"{package}.fused_sigmoid_gating_recurrent", fromlist=["x"])
         except ImportError:
@@ -72,7 +76,17 @@ class Layer:
 
     def ours(self, **kwargs: Any) -> torch.Tensor:
         return verify_op.gdn_tree_verify(
-            self.q, self.k, self.v, self.a, self.b, self.a_log, self.dt_bias, self.state, self.slots, self.tables, **kwargs
+            self.q,
+            self.k,
+            self.v,
+            self.a,
+            self.b,
+            self.a_log,
+            self.dt_bias,
+            self.state,
+            self.slots,
+            self.tables,
+            **kwargs,
         )
 
     def snapshots(self) -> dict[str, Any]:
@@ -92,7 +106,9 @@ def _verify(nodes: int, chain: bool = False) -> Outcome:
     random = Random(nodes, "cuda")
     tables = random.tree(2, nodes, 15, spine=nodes if chain else 0)
     layer = Layer(REAL, 2, tables)
-    return Outcome(relative(layer.ours(), layer.packed(**layer.snapshots())(layer.state).view(2, tables.width, 48, 128)), 6e-3)
+    return Outcome(
+        relative(layer.ours(), layer.packed(**layer.snapshots())(layer.state).view(2, tables.width, 48, 128)), 6e-3
+    )
 
 
 def _commit() -> Outcome:

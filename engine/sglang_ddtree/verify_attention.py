@@ -82,7 +82,9 @@ class TreeVerifyAttention:
             return page_table, None, int(self.backend.page_size)
         return metadata.kv_indices, metadata.kv_indptr, 1  # Triton
 
-    def _scratch_for(self, rows: int, heads: int, dim: int, splits: int, device: torch.device) -> AttentionScratch | None:
+    def _scratch_for(
+        self, rows: int, heads: int, dim: int, splits: int, device: torch.device
+    ) -> AttentionScratch | None:
         """A scratch shared by all layers, large enough for these rows."""
         if splits == 1:
             return None

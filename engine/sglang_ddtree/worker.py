@@ -55,9 +55,7 @@ class DDTreeWorker(DFlashWorkerV2):
                 "serve it with DFLASH."
             )
         if self.use_compact_draft_cache:
-            raise ValueError(
-                "DDTREE does not support a draft window yet: drop --speculative-draft-window-size."
-            )
+            raise ValueError("DDTREE does not support a draft window yet: drop --speculative-draft-window-size.")
 
     def init_attention_backends(self) -> None:
         with self.line.draft_settings(self.config.block):
@@ -120,9 +118,7 @@ class DDTreeWorker(DFlashWorkerV2):
             next_token_ids=out_tokens.reshape(-1),
             accept_lens=commit_lens,
             can_run_cuda_graph=output.can_run_cuda_graph,
-            next_draft_input=self._make_next_draft_input_decode(
-                bonus_tokens=bonus, new_seq_lens=new_seq_lens
-            ),
+            next_draft_input=self._make_next_draft_input_decode(bonus_tokens=bonus, new_seq_lens=new_seq_lens),
             speculative_num_draft_tokens=self.config.block,
             new_seq_lens=new_seq_lens,
             **self.line.result_fields(output),

@@ -56,7 +56,9 @@ class GraphDDTreeWorker(DDTreeWorker):
         if mambaish_config(runner.model_config) is None:
             return None
         states = GraphStateFreeVerify(runner.model, self.tree, runner.dtype, self.device)
-        logger.info("DDTREE: records of %d recurrent layers take %.2f GB", len(states.layers), states.records.nbytes() / 1e9)
+        logger.info(
+            "DDTREE: records of %d recurrent layers take %.2f GB", len(states.layers), states.records.nbytes() / 1e9
+        )
         return states
 
     def init_attention_backends(self) -> None:
@@ -103,7 +105,9 @@ class GraphDDTreeWorker(DDTreeWorker):
             next_token_ids=result.out_tokens.reshape(-1),
             accept_lens=result.commit_lens,
             can_run_cuda_graph=output.can_run_cuda_graph,
-            next_draft_input=self._make_next_draft_input_decode(bonus_tokens=result.bonus, new_seq_lens=result.new_lens),
+            next_draft_input=self._make_next_draft_input_decode(
+                bonus_tokens=result.bonus, new_seq_lens=result.new_lens
+            ),
             speculative_num_draft_tokens=block,
             new_seq_lens=result.new_lens,
             **self.line.result_fields(output),
@@ -202,7 +206,9 @@ class GraphDDTreeWorker(DDTreeWorker):
 
             rids = [req.rid for req in batch.reqs]
             chain = chain_lengths(result.path, result.commit_lens, tables)
-            self._trace.write(rids, tables, result.path, result.commit_lens, chain, logits.view(len(rids), self.config.width, -1))
+            self._trace.write(
+                rids, tables, result.path, result.commit_lens, chain, logits.view(len(rids), self.config.width, -1)
+            )
         self._steps += 1
         if self._steps % COUNTERS_EVERY:
             return

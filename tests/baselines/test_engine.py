@@ -106,11 +106,19 @@ def slot_zero_masked(engine: Engine, patch: pytest.MonkeyPatch) -> None:
 Break = Callable[[Engine, pytest.MonkeyPatch], None]
 
 
-@pytest.mark.parametrize(("name", "broken"), [
-    ("tiny-dense", wrong_rope_depth), ("tiny-hybrid", stale_hybrid_state), ("tiny-dense", compaction_off_by_one),
-    ("tiny-dense", slot_zero_masked),
-], ids=lambda value: getattr(value, "__name__", value))
-def test_a_broken_engine_falls_with_prompt_and_step(name: str, broken: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("tiny-dense", wrong_rope_depth),
+        ("tiny-hybrid", stale_hybrid_state),
+        ("tiny-dense", compaction_off_by_one),
+        ("tiny-dense", slot_zero_masked),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_broken_engine_falls_with_prompt_and_step(
+    name: str, broken: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = tmp_path / "trace.jsonl"
     engine = Engine.start(Pair.find(name), "DDTREE", 64, {"SGLANG_DDTREE_TRACE": str(trace)})
     broken(engine, monkeypatch)

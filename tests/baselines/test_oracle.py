@@ -14,8 +14,11 @@ from baselines.tree import TreePolicy, build_tree
 from pairs import MODELS, PAIRS, load
 
 NEW_TOKENS = 24
-PROMPTS = [Prompt("a", "code", "def area(width, height):\n    "), Prompt("b", "code", "import os\n\n\nclass Reader:\n"),
-           Prompt("c", "text", 'if __name__ == "__main__":\n    main(')]
+PROMPTS = [
+    Prompt("a", "code", "def area(width, height):\n    "),
+    Prompt("b", "code", "import os\n\n\nclass Reader:\n"),
+    Prompt("c", "text", 'if __name__ == "__main__":\n    main('),
+]
 
 
 @pytest.fixture(params=PAIRS)
@@ -56,7 +59,9 @@ def test_blocks_together_equal_blocks_alone(name: str) -> None:
     both = oracle.propose(target, draft, draft.context(features), ids[4:6], [4, 5], 8)
     for row, position in enumerate((4, 5)):
         alone = oracle.propose(target, draft, draft.context(features[:position]), [ids[position]], [position], 8)
-        torch.testing.assert_close(torch.tensor(both.log_probs[row]), torch.tensor(alone.log_probs[0]), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            torch.tensor(both.log_probs[row]), torch.tensor(alone.log_probs[0]), atol=1e-4, rtol=1e-4
+        )
 
 
 def test_padding_in_a_batch_changes_nothing(name: str) -> None:
@@ -97,7 +102,9 @@ def test_larger_trees_accept_no_less_and_steps_fill_the_text(name: str) -> None:
         assert all(margin >= 0 for margin in record.margins)
     rates = baseline.summary()["all"]["tokens_per_step"]
     assert 1.0 < rates["chain"] <= rates["256"]
-    assert baseline.summary()["all"]["break_even_step_cost"]["256"] == pytest.approx(rates["256"] / rates["chain"], abs=1e-3)
+    assert baseline.summary()["all"]["break_even_step_cost"]["256"] == pytest.approx(
+        rates["256"] / rates["chain"], abs=1e-3
+    )
 
 
 def test_own_prompt_sets_are_whole() -> None:
@@ -112,14 +119,17 @@ def test_own_prompt_sets_are_whole() -> None:
     assert max(len(p.encode(tokenizer)) for p in prompts) < 3800
 
 
-@pytest.mark.parametrize(("file", "content", "count", "first"), [
-    ("a.txt", "one\ntwo\n\nthree\n", 3, "one"),
-    ("b.txt", "first\nprompt\n---\nsecond\n", 2, "first\nprompt"),
-    ("c.jsonl", '{"question": "why"}\n\n{"prompt": "so"}\n"bare"\n', 3, "why"),
-    ("d.json", '["x", {"text": "y"}]', 2, "x"),
-    ("e.jsonl", '{"question_id": 81, "turns": ["first turn", "second"]}\n', 1, "first turn"),
-    ("f.jsonl", '{"conversations": [{"from": "human", "value": "hello"}]}\n', 1, "hello"),
-])
+@pytest.mark.parametrize(
+    ("file", "content", "count", "first"),
+    [
+        ("a.txt", "one\ntwo\n\nthree\n", 3, "one"),
+        ("b.txt", "first\nprompt\n---\nsecond\n", 2, "first\nprompt"),
+        ("c.jsonl", '{"question": "why"}\n\n{"prompt": "so"}\n"bare"\n', 3, "why"),
+        ("d.json", '["x", {"text": "y"}]', 2, "x"),
+        ("e.jsonl", '{"question_id": 81, "turns": ["first turn", "second"]}\n', 1, "first turn"),
+        ("f.jsonl", '{"conversations": [{"from": "human", "value": "hello"}]}\n', 1, "hello"),
+    ],
+)
 def test_users_own_sets_are_read(tmp_path: Path, file: str, content: str, count: int, first: str) -> None:
     path = tmp_path / file
     path.write_text(content)
@@ -135,10 +145,15 @@ def test_the_shipped_baseline_is_of_the_shipped_pair_and_comes_out_again(name: s
 
     shipped = load_baseline(MODELS.parent / "baselines" / "data" / f"{name}.json")
     folder = MODELS / name
-    shipped.require_models(model_hash(folder / "target"), model_hash(folder / "draft"), tokenizer_hash(folder / "target"))
+    shipped.require_models(
+        model_hash(folder / "target"), model_hash(folder / "draft"), tokenizer_hash(folder / "target")
+    )
     prompts = load_prompts("code")
     assert [p.id for p in shipped.prompts] == [p.id for p in prompts]
-    again = make_baseline(request_for(name, budgets=tuple(shipped.budgets), new_tokens=shipped.new_tokens), prompts[:1],
-                          say=lambda _: None)
+    again = make_baseline(
+        request_for(name, budgets=tuple(shipped.budgets), new_tokens=shipped.new_tokens),
+        prompts[:1],
+        say=lambda _: None,
+    )
     assert again.prompts[0].greedy_ids == shipped.prompts[0].greedy_ids
     assert again.prompts[0].accept == shipped.prompts[0].accept

@@ -47,9 +47,7 @@ class Pair:
         pair = cls(name, folder / "target", folder / "draft")
         for part in (pair.target, pair.draft):
             if not (part / "config.json").is_file():
-                raise FileNotFoundError(
-                    f"{part} holds no model: the engine tests need the pairs of engine/models."
-                )
+                raise FileNotFoundError(f"{part} holds no model: the engine tests need the pairs of engine/models.")
         return pair
 
     @cached_property
@@ -177,18 +175,14 @@ class Engine:
 
     def step(self) -> None:
         scheduler = self.scheduler
-        plan = scheduler.get_next_batch_to_run(
-            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-        )
+        plan = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)
         scheduler.running_batch = plan.running_batch
         batch = plan.batch_to_run
         if batch:
             scheduler.process_batch_result(batch, scheduler.run_batch(batch))
         scheduler.last_batch = batch
 
-    def run(
-        self, requests: Sequence[Any], stop: Callable[[], bool] = lambda: False, limit: int = 3000
-    ) -> None:
+    def run(self, requests: Sequence[Any], stop: Callable[[], bool] = lambda: False, limit: int = 3000) -> None:
         """Step until every request is finished or ``stop()`` says so."""
         for _ in range(limit):
             if stop() or all(request.finished() for request in requests):

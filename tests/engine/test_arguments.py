@@ -74,9 +74,7 @@ def test_draft_without_a_configuration(tmp_path):
         trust_remote_code=False,
         speculative_draft_model_revision=None,
     )
-    with pytest.raises(
-        ValueError, match=r"^DDTREE can't read the draft's config.json in .*: check the path\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^DDTREE can't read the draft's config.json in .*: check the path\.$"):
         resolve_args(args)
 
 

@@ -58,9 +58,7 @@ def test_nothing_is_patched_where_a_gpu_is_visible(monkeypatch):
     assert not versions.cuda_visible()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     before = list(sys.meta_path)
-    monkeypatch.setattr(
-        sys, "meta_path", [f for f in before if not isinstance(f, sglang_cpu.hook.PatchFinder)]
-    )
+    monkeypatch.setattr(sys, "meta_path", [f for f in before if not isinstance(f, sglang_cpu.hook.PatchFinder)])
     sglang_cpu.activate()
     assert sglang_cpu.hook.finder() is None
 
@@ -82,11 +80,7 @@ def test_importing_an_unknown_sglang_says_so(tmp_path: Path):
     folders = f"{tmp_path}:{ENGINE}"
     done = child("import sglang_cpu; sglang_cpu.activate(); import sglang", PYTHONPATH=folders)
     assert done.returncode == 1
-    assert (
-        done.stderr.strip()
-        .splitlines()[-1]
-        .startswith("ImportError: sglang_cpu has patches for sglang 0.5.20")
-    )
+    assert done.stderr.strip().splitlines()[-1].startswith("ImportError: sglang_cpu has patches for sglang 0.5.20")
 
 
 def test_an_availability_check_does_not_use_up_a_patch(tmp_path, monkeypatch):
@@ -118,8 +112,6 @@ def test_callers_arguments_win():
 
 @pytest.mark.parametrize("file", ["requirements.txt", "requirements-nodeps.txt"])
 def test_requirements_are_pinned_and_explained(file):
-    lines = [
-        line for line in (ENGINE / "sglang_cpu" / file).read_text().splitlines() if not line.startswith("#")
-    ]
+    lines = [line for line in (ENGINE / "sglang_cpu" / file).read_text().splitlines() if not line.startswith("#")]
     assert len(lines) >= 2
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9a-z.]+ +# \S.{8,}", line) for line in lines), lines

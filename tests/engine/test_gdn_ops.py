@@ -19,9 +19,7 @@ CHANNELS, TAPS = 6, 4
 
 
 def trees(seed: int, levels: int, candidates: int, budget: int, sharpness: float) -> TreeTables:
-    logp = torch.stack(
-        [torch.from_numpy(marginals(seed + i, levels, candidates, sharpness, False)) for i in range(2)]
-    )
+    logp = torch.stack([torch.from_numpy(marginals(seed + i, levels, candidates, sharpness, False)) for i in range(2)])
     return tree_build(logp, torch.zeros(logp.shape, dtype=torch.int64), budget)
 
 
@@ -55,9 +53,7 @@ def chain(
     group = HV // H
     q = (unit(x["q"][b, rows]) * K**-0.5).repeat_interleave(group, 1)
     k = unit(x["k"][b, rows]).repeat_interleave(group, 1)
-    return delta_rule(
-        state.double(), q.double(), k.double(), x["v"][b, rows].double(), g.double(), beta.double()
-    )
+    return delta_rule(state.double(), q.double(), k.double(), x["v"][b, rows].double(), g.double(), beta.double())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -108,9 +104,7 @@ def test_replay_is_the_chain_bit_for_bit(case):
         _, expected = chain(x, b, rows, before[slots[b]])
         torch.testing.assert_close(state[slots[b]].double(), expected, rtol=1e-4, atol=1e-5)
     untouched = [
-        i
-        for i in range(6)
-        if i not in (4, 2, *([0] if track[0] >= 0 else []), *([5] if track[1] >= 0 else []))
+        i for i in range(6) if i not in (4, 2, *([0] if track[0] >= 0 else []), *([5] if track[1] >= 0 else []))
     ]
     assert torch.equal(state[untouched], before[untouched])
 

@@ -17,9 +17,7 @@ def test_trace_and_counters_tell_the_same_story(dense, engine, tmp_path):
     snapshot = running.worker.metrics.snapshot()
     assert snapshot["ddtree_steps"] == len(lines)
     assert snapshot["ddtree_accept_length"] == sum(line["accepted"] for line in lines) / len(lines)
-    assert snapshot["ddtree_accept_length_chain"] == sum(line["chain_accepted"] for line in lines) / len(
-        lines
-    )
+    assert snapshot["ddtree_accept_length_chain"] == sum(line["chain_accepted"] for line in lines) / len(lines)
     assert sum(snapshot["ddtree_depth_hits"].values()) == len(lines)
     assert list(snapshot["ddtree_step_seconds"]) == ["draft", "tree", "verify", "walk", "commit"]
     assert min(snapshot["ddtree_step_seconds"].values()) > 0

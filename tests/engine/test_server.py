@@ -62,10 +62,7 @@ def pip(*args: str) -> None:
 
 def source_files() -> set[str]:
     return {
-        str(path)
-        for package in PACKAGES
-        for path in (ENGINE / package).rglob("*")
-        if "__pycache__" not in path.parts
+        str(path) for package in PACKAGES for path in (ENGINE / package).rglob("*") if "__pycache__" not in path.parts
     }
 
 
@@ -95,9 +92,7 @@ def test_the_pth_file_activates_only_when_asked(installed_python):
 
 def test_wheel_announces_the_plugin(installed_python):
     code = "from importlib.metadata import entry_points as e; print(*e(group='sglang.srt.plugins'))"
-    done = subprocess.run(
-        [installed_python, "-c", code], capture_output=True, text=True, env=clean_environment()
-    )
+    done = subprocess.run([installed_python, "-c", code], capture_output=True, text=True, env=clean_environment())
     assert "sglang_ddtree.plugin:register" in done.stdout
 
 
@@ -161,9 +156,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(
-    installed_python: Path, hybrid: Pair, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def server(installed_python: Path, hybrid: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     running = Server(
         installed_python, hybrid, tmp_path_factory.mktemp("server") / "log.txt", "--speculative-algorithm", "DDTREE",
         "--speculative-draft-model-path", str(hybrid.draft), "--speculative-num-draft-tokens", "16", "--enable-metrics",

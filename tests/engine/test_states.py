@@ -19,9 +19,7 @@ def kv_rows(pool: Any, slots: torch.Tensor) -> torch.Tensor:
 def snapshot(engine: Engine, request: Any, rows: int) -> dict[str, torch.Tensor]:
     """The first KV rows of a live request in both models, and its recurrent states."""
     runner = engine.scheduler.tp_worker.model_runner
-    index = (
-        request.req_pool_idx if getattr(request.kv, "req_pool_idx", None) is None else request.kv.req_pool_idx
-    )
+    index = request.req_pool_idx if getattr(request.kv, "req_pool_idx", None) is None else request.kv.req_pool_idx
     slots = runner.req_to_token_pool.req_to_token[index, :rows].long()
     found = {"target": kv_rows(runner.token_to_kv_pool, slots)}
     if engine.worker is not None:

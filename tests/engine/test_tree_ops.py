@@ -75,9 +75,7 @@ def test_tables_agree_with_each_other(seed, shape, budget, ties):
     assert tables.tok[0, 1:n].tolist() == [1000 * len(p) + p[-1] for p in paths[1:]]
     assert tables.score[0, 1:n].tolist() == [float(score(logp, p)) for p in paths[1:]]
     offsets = tables.level_offsets[0].tolist()
-    assert [offsets[d + 1] - offsets[d] for d in range(shape[0] + 1)] == [
-        dep[:n].count(d) for d in range(shape[0] + 1)
-    ]
+    assert [offsets[d + 1] - offsets[d] for d in range(shape[0] + 1)] == [dep[:n].count(d) for d in range(shape[0] + 1)]
     # padding
     assert par[n:] == [-1] * (width - n)
     assert dep[n:] == [1] * (width - n)
@@ -145,9 +143,7 @@ def test_compaction_reads_before_it_writes(seed, bs, block, extra):
     loc = torch.from_numpy(rng.permutation(slots)[: bs * width].reshape(bs, width))
     path = torch.zeros(bs, block, dtype=torch.int64)
     commit_lens = torch.from_numpy(rng.integers(1, block + 1, bs)).int()
-    for b, n in enumerate(
-        commit_lens.tolist()
-    ):  # increasing rows, as a walk gives them; often path[d] = d + 1
+    for b, n in enumerate(commit_lens.tolist()):  # increasing rows, as a walk gives them; often path[d] = d + 1
         path[b, 1:n] = torch.from_numpy(np.sort(rng.choice(np.arange(1, width), n - 1, replace=False)))
     buffers = [torch.randn(slots, 2, 3), torch.randn(slots, 1)]
     before = [buffer.clone() for buffer in buffers]

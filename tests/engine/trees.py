@@ -24,9 +24,7 @@ def all_paths(levels: int, candidates: int) -> list[Ranks]:
     return [p for n in range(1, levels + 1) for p in itertools.product(range(candidates), repeat=n)]
 
 
-def best_by_enumeration(
-    logp: np.ndarray, budget: int, spine: int = 0, penalty: float = 0.0
-) -> list[np.float32]:
+def best_by_enumeration(logp: np.ndarray, budget: int, spine: int = 0, penalty: float = 0.0) -> list[np.float32]:
     """Descending scores of the forced spine and the best of every other path there is."""
     levels, candidates = logp.shape
     forced: list[Ranks] = []
@@ -34,9 +32,7 @@ def best_by_enumeration(
         if score(logp, (0,) * depth, penalty) == -np.inf:
             break
         forced.append((0,) * depth)
-    rest = sorted(
-        (score(logp, p, penalty) for p in all_paths(levels, candidates) if p not in forced), reverse=True
-    )
+    rest = sorted((score(logp, p, penalty) for p in all_paths(levels, candidates) if p not in forced), reverse=True)
     chosen = [s for s in rest if s > -np.inf][: budget - len(forced)]
     return sorted([score(logp, p, penalty) for p in forced] + chosen, reverse=True)
 

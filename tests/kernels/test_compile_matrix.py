@@ -15,7 +15,9 @@ SLOW = ("0x64+16", "0x64+32")
 
 
 def wanted(variant: Variant) -> bool:
-    return EVERYTHING or not (variant.op == "gdn_tree_verify" and (variant.label.endswith(SLOW) or "BV16" in variant.label))
+    return EVERYTHING or not (
+        variant.op == "gdn_tree_verify" and (variant.label.endswith(SLOW) or "BV16" in variant.label)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,9 @@ def test_all_compile_and_fit(rows: list[Row]) -> None:
 
 def test_every_architecture_has_every_op(rows: list[Row]) -> None:
     ops = {row.op for row in rows}
-    assert {arch: {row.op for row in rows if row.arch == arch} for arch in ARCHITECTURES} == dict.fromkeys(ARCHITECTURES, ops)
+    assert {arch: {row.op for row in rows if row.arch == arch} for arch in ARCHITECTURES} == dict.fromkeys(
+        ARCHITECTURES, ops
+    )
 
 
 def test_a_kernel_that_takes_too_much_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,9 @@ def layers(random: Random) -> list[Any]:
 
 
 def backend(random: Random, chosen: list[Any]) -> Any:
-    cache = SimpleNamespace(conv=[random.normal(2, SLOTS, SHAPE.channels, 3)], temporal=random.normal(2, SLOTS, 2, 32, 32))
+    cache = SimpleNamespace(
+        conv=[random.normal(2, SLOTS, SHAPE.channels, 3)], temporal=random.normal(2, SLOTS, 2, 32, 32)
+    )
     index = {layer.layer_id: i for i, layer in enumerate(chosen)}
 
     def of_layer(layer_id: int) -> Any:
@@ -88,8 +90,6 @@ def test_verify_writes_no_state_and_commit_replays_the_path(random: Random, monk
     assert torch.equal(cache.conv[0], want_conv)
     assert torch.allclose(cache.temporal, want_state, atol=1e-5)
     assert not torch.equal(cache.temporal[:, 0], before[1][:, 0])  # the tracked copy
-
-
 
 
 def test_other_forward_modes_stay_with_the_backend(random: Random, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,9 @@ def expected(logits: torch.Tensor, temperature: float, top_k: int, top_p: float,
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-@pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(1 << 30, 1.0, 0.0), (3, 1.0, 0.0), (1 << 30, 0.7, 0.0), (5, 0.9, 0.1)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"), [(1 << 30, 1.0, 0.0), (3, 1.0, 0.0), (1 << 30, 0.7, 0.0), (5, 0.9, 0.1)]
+)
 def test_chi_square(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     torch.manual_seed(1)
     logits = torch.randn(V) * 1.5

@@ -35,7 +35,9 @@ def test_both_targets_share_one_tokenizer_with_a_chat_template() -> None:
     assert first == second
     tokenizer = AutoTokenizer.from_pretrained(MODELS / "tiny-dense" / "target")
     assert [tokenizer.convert_tokens_to_ids(t) for t in SPECIAL_TOKENS] == [0, 1, 2, 3]
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hi"}], add_generation_prompt=True, tokenize=False
+    )
     assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     sample = "def f(x):\n\treturn 'ä' + x  # ½\n"
     assert tokenizer.decode(tokenizer(sample)["input_ids"]) == sample

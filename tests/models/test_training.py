@@ -20,7 +20,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(120):
         body = "\n\n".join(
             f'def helper_{i}_{j}(value):\n    """Return the value raised by {"one" * (j + 1)} steps."""\n'
-            f"    result = value + {j}\n    return result" for j in range(6)
+            f"    result = value + {j}\n    return result"
+            for j in range(6)
         )
         (root / f"module_{i}.py").write_text(f'"""Module number {i}: {"words of text " * 20}"""\n\n\n{body}\n')
     (root / "copy.py").write_text((root / "module_1.py").read_text())
@@ -54,14 +55,21 @@ def test_own_delta_rule_equals_transformers_in_values_and_gradients(length: int)
         return torch.randn(*shape, generator=generator)
 
     q, k = (torch.nn.functional.normalize(draw(2, length, 3, 32) + 0.5, dim=-1) for _ in range(2))
-    inputs = [q, k, draw(2, length, 3, 32), -torch.nn.functional.softplus(draw(2, length, 3) - 2) * 2,
-              torch.sigmoid(draw(2, length, 3))]
+    inputs = [
+        q,
+        k,
+        draw(2, length, 3, 32),
+        -torch.nn.functional.softplus(draw(2, length, 3) - 2) * 2,
+        torch.sigmoid(draw(2, length, 3)),
+    ]
     inputs = [t.requires_grad_() for t in inputs]
     upstream = draw(2, length, 3, 32)
     own = gdn.chunked_delta_rule(*inputs)
     theirs, _ = torch_chunk_gated_delta_rule(*inputs)
     torch.testing.assert_close(own, theirs, atol=1e-4, rtol=1e-3)
-    for mine, other in zip(torch.autograd.grad(own, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True):
+    for mine, other in zip(
+        torch.autograd.grad(own, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True
+    ):
         torch.testing.assert_close(mine, other, atol=1e-3, rtol=1e-3)
 
 
@@ -131,7 +139,9 @@ def test_every_stage_runs_and_a_second_call_repeats_nothing(
     train_pair(PAIRS[name], data, tmp_path / name, settings, torch.device("cpu"))
     assert capsys.readouterr().err.count("already trained") == 2
     assert (tmp_path / name / "draft" / "model.safetensors").read_bytes() == before
-    rows, lengths = rollout.write_rows(tmp_path / name / "target", data.train, 2, torch.Generator().manual_seed(6), 2, scale=8)
+    rows, lengths = rollout.write_rows(
+        tmp_path / name / "target", data.train, 2, torch.Generator().manual_seed(6), 2, scale=8
+    )
     assert rows.shape == (6, rollout.ROW // 8)
     assert lengths.tolist() == [8, 8, 32, 32, 56, 56]
 

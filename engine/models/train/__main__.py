@@ -32,14 +32,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--smoke", action="store_true", help="every line of code in a minute on a CPU; the models are bad")
+    parser.add_argument(
+        "--smoke", action="store_true", help="every line of code in a minute on a CPU; the models are bad"
+    )
     return parser.parse_args()
 
 
 def settings_for(name: str, args: argparse.Namespace) -> Settings:
     if args.smoke:
-        return Settings(600, 600, steps=6, batch=4, draft_batch=4, anchors=8, rollouts=8, rollout_batch=8,
-                        seed=args.seed, scale=4)
+        return Settings(
+            600, 600, steps=6, batch=4, draft_batch=4, anchors=8, rollouts=8, rollout_batch=8, seed=args.seed, scale=4
+        )
     target, draft = (seconds * args.time_scale for seconds in TIME_BOXES[name])
     if name.startswith("tiny"):
         return Settings(target, draft, seed=args.seed)

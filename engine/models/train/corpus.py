@@ -80,7 +80,7 @@ def _function_examples(document: Document, tree: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
         doc = (ast.get_docstring(node) or "").strip()
-        code = "\n".join(lines[node.lineno - 1:node.end_lineno])
+        code = "\n".join(lines[node.lineno - 1 : node.end_lineno])
         if not doc or not 80 <= len(code) <= MAX_EXAMPLE_CHARS:
             continue
         kind = "function" if isinstance(node, ast.FunctionDef) else "class"
@@ -94,7 +94,7 @@ def _topic_examples() -> Iterator[str]:
         paragraphs = [p for p in topics[name].split("\n\n") if p.strip()]
         title = paragraphs[0].strip("\n* ")
         for start in range(1, len(paragraphs), 6):
-            answer = "\n\n".join(paragraphs[start:start + 6])[:2 * MAX_EXAMPLE_CHARS]
+            answer = "\n\n".join(paragraphs[start : start + 6])[: 2 * MAX_EXAMPLE_CHARS]
             yield chat(f"Explain this part of Python: {title.splitlines()[0]}", answer)
 
 
@@ -103,7 +103,7 @@ def _docstring_examples(document: Document, tree: ast.Module) -> Iterator[str]:
     doc = ast.get_docstring(tree)
     if doc and len(doc) > 200:
         module = document.source.removesuffix(".py").replace("/", ".")
-        yield chat(f"What does the module `{module}` do?", doc[:2 * MAX_EXAMPLE_CHARS])
+        yield chat(f"What does the module `{module}` do?", doc[: 2 * MAX_EXAMPLE_CHARS])
 
 
 def chat_documents(documents: list[Document]) -> list[Document]:

@@ -41,9 +41,12 @@ def prepare(folder: Path, max_chars: int | None = None) -> None:
     (folder / "tokenizer.json").write_text(bpe.to_str(), encoding="utf-8")
     facts = {
         "source": "Python standard library sources and documentation (PSF licence, version 2)",
-        "documents": len(documents), "held_out_documents": sum(d.held_out for d in documents),
-        "chat_documents": sum(d.source == "chat" for d in documents), "sha256": corpus.corpus_hash(documents),
-        "train_tokens": int(streams[False].size), "held_out_tokens": int(streams[True].size),
+        "documents": len(documents),
+        "held_out_documents": sum(d.held_out for d in documents),
+        "chat_documents": sum(d.source == "chat" for d in documents),
+        "sha256": corpus.corpus_hash(documents),
+        "train_tokens": int(streams[False].size),
+        "held_out_tokens": int(streams[True].size),
         "chars_per_token": round(sum(len(d.text) for d in documents) / sum(s.size for s in streams.values()), 3),
     }
     (folder / "data.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
@@ -53,8 +56,12 @@ def load(folder: Path) -> Dataset:
     """Read what :func:`prepare` wrote."""
     arrays = np.load(folder / "data.npz")
     facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
-    return Dataset(torch.from_numpy(arrays["train"]), torch.from_numpy(arrays["held_out"]),
-                   (folder / "tokenizer.json").read_text(encoding="utf-8"), facts)
+    return Dataset(
+        torch.from_numpy(arrays["train"]),
+        torch.from_numpy(arrays["held_out"]),
+        (folder / "tokenizer.json").read_text(encoding="utf-8"),
+        facts,
+    )
 
 
 def windows(stream: torch.Tensor, count: int, length: int, generator: torch.Generator) -> torch.Tensor:
@@ -82,5 +89,5 @@ def _tokenizer_sample(documents: list[corpus.Document]) -> list[str]:
 def _encode(bpe: tokenizer.Tokenizer, texts: list[str]) -> np.ndarray:
     parts = []
     for start in range(0, len(texts), 512):
-        parts += [np.asarray([*e.ids, EOS_ID], dtype=np.int16) for e in bpe.encode_batch(texts[start:start + 512])]
+        parts += [np.asarray([*e.ids, EOS_ID], dtype=np.int16) for e in bpe.encode_batch(texts[start : start + 512])]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int16)

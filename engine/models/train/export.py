@@ -37,11 +37,15 @@ def archive(folder: Path, out: Path, part_bytes: int) -> list[str]:
     # bf16 weights: the high bytes compress, and byte pairs align on two.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 1, "pb": 1}]
     with ThreadPoolExecutor() as pool:
-        blocks = pool.map(lambda i: lzma.compress(data[i:i + XZ_BLOCK], format=lzma.FORMAT_XZ, filters=filters),
-                          range(0, len(data), XZ_BLOCK))
+        blocks = pool.map(
+            lambda i: lzma.compress(data[i : i + XZ_BLOCK], format=lzma.FORMAT_XZ, filters=filters),
+            range(0, len(data), XZ_BLOCK),
+        )
         packed = b"".join(blocks)
-    pieces = [packed[i:i + part_bytes] for i in range(0, len(packed), part_bytes)]
-    names = [f"{folder.name}.tar.xz" if len(pieces) == 1 else f"{folder.name}.tar.xz.part{i}" for i in range(len(pieces))]
+    pieces = [packed[i : i + part_bytes] for i in range(0, len(packed), part_bytes)]
+    names = [
+        f"{folder.name}.tar.xz" if len(pieces) == 1 else f"{folder.name}.tar.xz.part{i}" for i in range(len(pieces))
+    ]
     for name, piece in zip(names, pieces, strict=True):
         (out / name).write_bytes(piece)
     return names

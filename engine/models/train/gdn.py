@@ -15,7 +15,7 @@ def unit_lower_inverse(lower: Tensor) -> Tensor:
     """Inverse of I + ``lower`` for strictly lower triangular [..., C, C]: 16-wide Neumann blocks, then merging."""
     size = lower.shape[-1]
     width = min(16, size)
-    blocks = torch.stack([lower[..., i:i + width, i:i + width] for i in range(0, size, width)], -3)
+    blocks = torch.stack([lower[..., i : i + width, i : i + width] for i in range(0, size, width)], -3)
     power, inverse, reach = blocks, torch.eye(width, device=lower.device, dtype=lower.dtype) - blocks, 2
     while reach < width:
         power = power @ power
@@ -23,7 +23,9 @@ def unit_lower_inverse(lower: Tensor) -> Tensor:
         reach *= 2
     while width < size:
         left, right = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
-        below = torch.stack([lower[..., i + width:i + 2 * width, i:i + width] for i in range(0, size, 2 * width)], -3)
+        below = torch.stack(
+            [lower[..., i + width : i + 2 * width, i : i + width] for i in range(0, size, 2 * width)], -3
+        )
         corner = -(right @ below @ left)
         zero = torch.zeros_like(corner)
         inverse = torch.cat([torch.cat([left, zero], -1), torch.cat([corner, right], -1)], -2)
@@ -41,7 +43,7 @@ def chunked_delta_rule(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta:
     chunks = (length + padding) // CHUNK
     q, k, v = (t.float().view(batch, chunks, CHUNK, heads, -1).permute(0, 3, 1, 2, 4) for t in (q, k, v))
     log_decay, beta = (t.float().view(batch, chunks, CHUNK, heads).permute(0, 3, 1, 2) for t in (log_decay, beta))
-    q = q * dim ** -0.5
+    q = q * dim**-0.5
     total = log_decay.cumsum(-1)
     lower = torch.ones(CHUNK, CHUNK, device=q.device, dtype=torch.bool).tril()
     decay = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(~lower, float("-inf")).exp()
@@ -73,7 +75,7 @@ def _causal_conv(x: Tensor, kernel: Tensor) -> Tensor:
     taps = kernel.shape[-1]
     padded = F.pad(x, (0, 0, taps - 1, 0))
     weight = kernel[:, 0].to(x.dtype)
-    return F.silu(sum(padded[:, j:j + x.shape[1]] * weight[:, j] for j in range(taps)))
+    return F.silu(sum(padded[:, j : j + x.shape[1]] * weight[:, j] for j in range(taps)))
 
 
 def _project(x: Tensor, w: dict[str, Tensor], key_heads: int, dim: int) -> tuple[Tensor, ...]:

@@ -52,9 +52,9 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the first dims of x [B, T, heads, dim] (half-split pairs); cos, sin [T, r] or [B, T, r]."""
     r = cos.shape[-1]
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    a, b = x[..., :r].float(), x[..., r:2 * r].float()
+    a, b = x[..., :r].float(), x[..., r : 2 * r].float()
     turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-    return torch.cat([turned, x[..., 2 * r:]], -1)
+    return torch.cat([turned, x[..., 2 * r :]], -1)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -94,8 +94,15 @@ def _gated_attention_layer(x: Tensor, rotary: tuple[Tensor, Tensor], w: dict[str
     return x + swiglu(rms_norm(x, w["post_attention_layernorm"], True), w["gate_proj"], w["up_proj"], w["down_proj"])
 
 
-def _draft_layer(h: Tensor, context: Tensor, mask: Tensor, block_rotary: tuple[Tensor, Tensor],
-                 context_rotary: tuple[Tensor, Tensor], w: dict[str, Tensor], dim: int) -> Tensor:
+def _draft_layer(
+    h: Tensor,
+    context: Tensor,
+    mask: Tensor,
+    block_rotary: tuple[Tensor, Tensor],
+    context_rotary: tuple[Tensor, Tensor],
+    w: dict[str, Tensor],
+    dim: int,
+) -> Tensor:
     """Queries are the block's rows; keys are the context features, then the block's rows."""
     y = rms_norm(h, w["input_layernorm"])
     q = rope(rms_norm(_heads(y, w["q_proj"], dim), w["q_norm"]), *block_rotary)

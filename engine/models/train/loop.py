@@ -44,8 +44,14 @@ def say(message: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
 
 
-def train(label: str, model: ParameterTable, loss: Callable[[], torch.Tensor], budget: Budget,
-          generator: torch.Generator, checkpoint: Path) -> Record:
+def train(
+    label: str,
+    model: ParameterTable,
+    loss: Callable[[], torch.Tensor],
+    budget: Budget,
+    generator: torch.Generator,
+    checkpoint: Path,
+) -> Record:
     """Minimise ``loss()``; continues from ``checkpoint`` when that file exists and removes it at the end."""
     optimizer = torch.optim.AdamW(_groups(model), lr=budget.lr, betas=(0.9, 0.95), fused=model.cos.is_cuda)
     record = _resume(checkpoint, model, optimizer, generator)
@@ -72,7 +78,7 @@ def train(label: str, model: ParameterTable, loss: Callable[[], torch.Tensor], b
     model.round_to_checkpoint()
     record.seconds = round(time.monotonic() - started, 1)
     record.tokens, record.compiled = record.steps * budget.tokens_per_step, Compiled.enabled
-    record.curve = record.curve[::max(1, len(record.curve) // 40)]
+    record.curve = record.curve[:: max(1, len(record.curve) // 40)]
     checkpoint.unlink(missing_ok=True)
     say(f"{label}: {record.steps} steps, {record.tokens / 1e6:.1f}M tokens, loss {record.loss:.4f}, {record.seconds} s")
     return record
@@ -89,8 +95,9 @@ def _rate(step: int, done: float, budget: Budget) -> float:
     return budget.lr * min(1.0, (step + 1) / budget.warmup) * (0.02 + 0.98 * cosine)
 
 
-def _step(label: str, model: ParameterTable, loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer,
-          rate: float) -> torch.Tensor:
+def _step(
+    label: str, model: ParameterTable, loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, rate: float
+) -> torch.Tensor:
     for group in optimizer.param_groups:
         group["lr"] = rate
     try:
@@ -117,14 +124,21 @@ def _note(label: str, record: Record, value: float, elapsed: float, budget: Budg
     record.curve.append((record.steps, round(value, 4)))
     if record.steps % 200 == 0 or record.steps == 10:
         speed = record.steps * budget.tokens_per_step / elapsed
-        say(f"{label}: step {record.steps} loss {record.loss:.3f} {elapsed:.0f}/{budget.seconds:.0f} s "
-            f"{speed / 1e3:.0f}k tokens/s")
+        say(
+            f"{label}: step {record.steps} loss {record.loss:.3f} {elapsed:.0f}/{budget.seconds:.0f} s "
+            f"{speed / 1e3:.0f}k tokens/s"
+        )
 
 
-def _save(path: Path, model: ParameterTable, optimizer: torch.optim.Optimizer, generator: torch.Generator,
-          record: Record) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": generator.get_state(),
-             "record": asdict(record)}
+def _save(
+    path: Path, model: ParameterTable, optimizer: torch.optim.Optimizer, generator: torch.Generator, record: Record
+) -> None:
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": generator.get_state(),
+        "record": asdict(record),
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     torch.save(state, temporary)

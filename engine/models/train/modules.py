@@ -115,7 +115,7 @@ class Target(ParameterTable):
     def forward(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Ids [B, T] -> last hidden states [B, T, H] and the tapped layers' outputs [B, T, taps * H]."""
         x = self.embed(ids, dtype)
-        rotary = (self.cos[:ids.shape[1]], self.sin[:ids.shape[1]])
+        rotary = (self.cos[: ids.shape[1]], self.sin[: ids.shape[1]])
         tapped = []
         attend = layers.gated_attention_layer if self.spec.hybrid else layers.dense_layer
         for i, kind in enumerate(self.kinds):

@@ -44,15 +44,17 @@ def train_pair(spec: PairSpec, data: Dataset, folder: Path, settings: Settings, 
     amp = torch.bfloat16 if device.type == "cuda" else torch.float32
     provenance = _provenance(spec, data, settings, device)
     target = Target(spec, torch.Generator().manual_seed(settings.seed)).to(device)
-    provenance["target"] = _stage(folder / "target", provenance, lambda: _train_target(
-        target, data, folder, settings, amp), target)
+    provenance["target"] = _stage(
+        folder / "target", provenance, lambda: _train_target(target, data, folder, settings, amp), target
+    )
     for parameter in target.parameters():
         parameter.requires_grad_(False)
     provenance["held_out_loss_nats"] = held_out_loss(target, data, settings)
     loop.say(f"{spec.name}: held-out loss {provenance['held_out_loss_nats']} nats a token")
     draft = Draft(spec, torch.Generator().manual_seed(settings.seed + 1)).to(device)
-    provenance["draft"] = _stage(folder / "draft", provenance, lambda: _train_draft(
-        target, draft, data, folder, settings, amp), draft)
+    provenance["draft"] = _stage(
+        folder / "draft", provenance, lambda: _train_draft(target, draft, data, folder, settings, amp), draft
+    )
     provenance["draft_top1_on_held_out_text"] = draft_accuracy(target, draft, data, settings)
     provenance["finished"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     (folder / "provenance.json").write_text(json.dumps(provenance, indent=1), encoding="utf-8")
@@ -62,8 +64,12 @@ def train_pair(spec: PairSpec, data: Dataset, folder: Path, settings: Settings, 
 def _provenance(spec: PairSpec, data: Dataset, settings: Settings, device: torch.device) -> dict:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
     return {
-        "pair": spec.describe(), "settings": asdict(settings), "data": data.facts, "device": name,
-        "torch": torch.__version__, "python": platform.python_version(),
+        "pair": spec.describe(),
+        "settings": asdict(settings),
+        "data": data.facts,
+        "device": name,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
         "tokenizer_sha256": hashlib.sha256(data.tokenizer_json.encode()).hexdigest(),
         "licence": "weights: this project's licence; trained on text under the PSF licence, version 2",
     }
@@ -73,8 +79,9 @@ def _stage(folder: Path, provenance: dict, run, model) -> dict:
     """Run a stage, or load its checkpoint when the same data and settings produced it before."""
     from safetensors.torch import load_file
 
-    key = hashlib.sha256(json.dumps([provenance["pair"], provenance["settings"], provenance["data"]["sha256"]],
-                                    sort_keys=True).encode()).hexdigest()
+    key = hashlib.sha256(
+        json.dumps([provenance["pair"], provenance["settings"], provenance["data"]["sha256"]], sort_keys=True).encode()
+    ).hexdigest()
     record_file = folder / "training.json"
     if record_file.exists():
         record = json.loads(record_file.read_text(encoding="utf-8"))
@@ -98,18 +105,21 @@ def _train_target(target: Target, data: Dataset, folder: Path, settings: Setting
         hidden, _ = target(ids[:, :-1], amp)
         return layers.head_loss(hidden, target.head, ids[:, 1:]).mean()
 
-    budget = loop.Budget(settings.target_seconds, settings.target_lr, settings.steps,
-                         tokens_per_step=settings.batch * length)
+    budget = loop.Budget(
+        settings.target_seconds, settings.target_lr, settings.steps, tokens_per_step=settings.batch * length
+    )
     record = loop.train(f"{target.spec.name} target", target, loss, budget, generator, folder / "target.ckpt")
     save_checkpoint(folder / "target", target_config(target.spec), target, data.tokenizer_json)
     return record
 
 
-def _train_draft(target: Target, draft: Draft, data: Dataset, folder: Path, settings: Settings,
-                 amp: torch.dtype) -> loop.Record:
+def _train_draft(
+    target: Target, draft: Draft, data: Dataset, folder: Path, settings: Settings, amp: torch.dtype
+) -> loop.Record:
     generator = torch.Generator(device=data.train.device).manual_seed(settings.seed + 3)
-    rows, prompts = rollout.write_rows(folder / "target", data.train, settings.rollouts, generator,
-                                       settings.rollout_batch, settings.scale)
+    rows, prompts = rollout.write_rows(
+        folder / "target", data.train, settings.rollouts, generator, settings.rollout_batch, settings.scale
+    )
     features = _tapped_features(target, rows, amp)
 
     def loss() -> torch.Tensor:
@@ -117,8 +127,12 @@ def _train_draft(target: Target, draft: Draft, data: Dataset, folder: Path, sett
         anchors = _anchors(prompts[pick], settings, generator)
         return _block_loss(target, draft, features[pick], rows[pick].long(), anchors, amp)
 
-    budget = loop.Budget(settings.draft_seconds, settings.draft_lr, settings.steps,
-                         tokens_per_step=settings.draft_batch * settings.anchors * BLOCK_SIZE)
+    budget = loop.Budget(
+        settings.draft_seconds,
+        settings.draft_lr,
+        settings.steps,
+        tokens_per_step=settings.draft_batch * settings.anchors * BLOCK_SIZE,
+    )
     record = loop.train(f"{target.spec.name} draft", draft, loss, budget, generator, folder / "draft.ckpt")
     save_checkpoint(folder / "draft", draft_config(target.spec), draft, None)
     return record
@@ -134,14 +148,20 @@ def _anchors(prompts: torch.Tensor, settings: Settings, generator: torch.Generat
     """Three quarters of the anchors lie in the target's own text, the others anywhere in the row."""
     shape = (prompts.shape[0], settings.anchors)
     device = prompts.device
-    inside = prompts[:, None] - 1 + torch.randint(
-        0, rollout.GENERATED // settings.scale - BLOCK_SIZE + 1, shape, generator=generator, device=device)
+    inside = (
+        prompts[:, None]
+        - 1
+        + torch.randint(
+            0, rollout.GENERATED // settings.scale - BLOCK_SIZE + 1, shape, generator=generator, device=device
+        )
+    )
     anywhere = torch.randint(4, rollout.ROW // settings.scale - BLOCK_SIZE, shape, generator=generator, device=device)
     return torch.where(torch.arange(settings.anchors, device=device) % 4 == 3, anywhere, inside)
 
 
-def _block_loss(target: Target, draft: Draft, features: torch.Tensor, ids: torch.Tensor, anchors: torch.Tensor,
-                amp: torch.dtype) -> torch.Tensor:
+def _block_loss(
+    target: Target, draft: Draft, features: torch.Tensor, ids: torch.Tensor, anchors: torch.Tensor, amp: torch.dtype
+) -> torch.Tensor:
     """Cross-entropy of the 15 proposals; nearer ones weigh more, since a miss hides everything behind it."""
     offsets = torch.arange(1, BLOCK_SIZE, device=ids.device)
     labels = ids.gather(1, (anchors[..., None] + offsets).flatten(1)).view(*anchors.shape, BLOCK_SIZE - 1)
@@ -158,7 +178,7 @@ def held_out_loss(target: Target, data: Dataset, settings: Settings) -> float:
     starts = torch.linspace(0, data.held_out.numel() - length - 1, count).long().tolist()
     total = 0.0
     for start in starts:
-        ids = data.held_out[start:start + length + 1].long()[None]
+        ids = data.held_out[start : start + length + 1].long()[None]
         hidden, _ = target(ids[:, :-1], torch.float32)
         total += layers.head_loss(hidden, target.head, ids[:, 1:]).mean().item()
     return round(total / count, 4)

@@ -16,8 +16,9 @@ PROMPT_LENGTHS = (64, 256, 448)
 ROW = 768
 
 
-def write_rows(target_folder: Path, stream: torch.Tensor, per_length: int, generator: torch.Generator,
-               batch: int, scale: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def write_rows(
+    target_folder: Path, stream: torch.Tensor, per_length: int, generator: torch.Generator, batch: int, scale: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Greedy continuations of corpus prompts, from the saved target.
 
     Returns rows int16 [N, ROW] = prompt, generated text, then corpus text as filler, and the prompts' lengths [N].
@@ -45,6 +46,9 @@ def write_rows(target_folder: Path, stream: torch.Tensor, per_length: int, gener
 @torch.no_grad()
 def _continue(model: torch.nn.Module, prompts: torch.Tensor, count: int) -> torch.Tensor:
     return model.generate(
-        input_ids=prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=count,
-        do_sample=False, pad_token_id=EOS_ID,
+        input_ids=prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=count,
+        do_sample=False,
+        pad_token_id=EOS_ID,
     )

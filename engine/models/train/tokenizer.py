@@ -22,7 +22,9 @@ def train_tokenizer(texts: Iterable[str], vocab: int = VOCAB_SIZE) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=list(SPECIAL_TOKENS), show_progress=False,
+        vocab_size=vocab,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(texts, trainer)
@@ -36,9 +38,13 @@ def save_tokenizer(tokenizer_json: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(tokenizer_json, encoding="utf-8")
     config = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL_TOKENS[EOS_ID],
-        "pad_token": SPECIAL_TOKENS[EOS_ID], "mask_token": SPECIAL_TOKENS[MASK_ID],
-        "model_max_length": MAX_POSITIONS, "clean_up_tokenization_spaces": False, "chat_template": CHAT_TEMPLATE,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": SPECIAL_TOKENS[EOS_ID],
+        "pad_token": SPECIAL_TOKENS[EOS_ID],
+        "mask_token": SPECIAL_TOKENS[MASK_ID],
+        "model_max_length": MAX_POSITIONS,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     generation = {"eos_token_id": [EOS_ID, IM_END_ID], "pad_token_id": EOS_ID, "do_sample": False}

@@ -21,9 +21,7 @@ def assign_req_to_token_pool_cpu(
 ) -> None:
     """req_to_token[r, start:end] takes the next slots of the flat ``out_cache_loc``, request after request."""
     begin = 0
-    for row, start, end in zip(
-        req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True
-    ):
+    for row, start, end in zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True):
         count = end - start
         req_to_token[row, start:end] = out_cache_loc[begin : begin + count].to(req_to_token.dtype)
         begin += count
@@ -39,9 +37,7 @@ def assign_extend_cache_locs_cpu(
 ) -> None:
     """The inverse: flat ``out_cache_loc`` takes req_to_token[r, start:end], request after request."""
     begin = 0
-    for row, start, end in zip(
-        req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True
-    ):
+    for row, start, end in zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True):
         count = end - start
         out_cache_loc[begin : begin + count] = req_to_token[row, start:end].to(out_cache_loc.dtype)
         begin += count
@@ -59,9 +55,7 @@ def assign_draft_cache_locs_contiguous_cpu(
     """``out_cache_loc`` takes the topk * num_steps slots that follow each request's tokens."""
     count = topk * num_steps
     for i, (row, start) in enumerate(zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)):
-        out_cache_loc[i * count : (i + 1) * count] = req_to_token[row, start : start + count].to(
-            out_cache_loc.dtype
-        )
+        out_cache_loc[i * count : (i + 1) * count] = req_to_token[row, start : start + count].to(out_cache_loc.dtype)
 
 
 def fill_bonus_tokens_cpu(

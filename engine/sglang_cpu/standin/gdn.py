@@ -122,9 +122,7 @@ def causal_conv1d_update_cpu(
     y = _activate(y, activation)
     if intermediate_conv_window is not None and intermediate_state_indices is not None:
         rows = intermediate_state_indices.long()
-        intermediate_conv_window[rows, :width] = (
-            windows[..., 1:].permute(0, 2, 1, 3).to(intermediate_conv_window.dtype)
-        )
+        intermediate_conv_window[rows, :width] = windows[..., 1:].permute(0, 2, 1, 3).to(intermediate_conv_window.dtype)
     else:
         conv_state[slots] = history[:, :, -(taps - 1) :].to(conv_state.dtype)
     out = torch.empty_like(x)  # keeps x's strides: callers view the transpose
@@ -251,9 +249,7 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
             history.append(state)
         if intermediate_states_buffer is not None and intermediate_state_indices is not None and history:
             row = int(intermediate_state_indices[n])
-            intermediate_states_buffer[row, : len(history)] = torch.stack(history).to(
-                intermediate_states_buffer.dtype
-            )
+            intermediate_states_buffer[row, : len(history)] = torch.stack(history).to(intermediate_states_buffer.dtype)
         if not disable_state_update and history:
             initial_state_source[slots[n]] = state.to(initial_state_source.dtype)
     return out[None].to(q.dtype)

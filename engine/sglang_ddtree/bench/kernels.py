@@ -46,7 +46,11 @@ def rows(quick: bool = False) -> Iterator[Row]:
         for width in (17, 64, 128):
             for context in (256, 4096):
                 yield from _guard(
-                    "tree_attention", lambda w=width, b=bs, c=context: _attention(w, b, c), width=width, bs=bs, context=context
+                    "tree_attention",
+                    lambda w=width, b=bs, c=context: _attention(w, b, c),
+                    width=width,
+                    bs=bs,
+                    context=context,
                 )
 
 
@@ -77,6 +81,7 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
     if width == 64:
         configs += [gdn_tree_verify.VerifyConfig(64, 4, "tf32")]
     for config in configs:
+
         def call(state: torch.Tensor, config: gdn_tree_verify.VerifyConfig = config) -> None:
             gdn_tree_verify.gdn_tree_verify(
                 layer.q, layer.k, layer.v, layer.a, layer.b, layer.a_log, layer.dt_bias, state, layer.slots, tables,
@@ -195,7 +200,9 @@ def _attention(width: int, bs: int, context: int) -> Iterator[Row]:
     heads, kv_heads, dim = 24, 4, 256
     slots = bs * (context + width)
     layers = max(2, min(8, (256 << 20) // (slots * kv_heads * dim * 4)))
-    pools = [torch.empty((2, slots, kv_heads, dim), dtype=torch.bfloat16, device="cuda").normal_() for _ in range(layers)]
+    pools = [
+        torch.empty((2, slots, kv_heads, dim), dtype=torch.bfloat16, device="cuda").normal_() for _ in range(layers)
+    ]
     table = random.permutation(slots)[: bs * context].view(bs, context).int()
     tree = random.permutation(slots)[: bs * width].view(bs, width)
     prefix = torch.full((bs,), context, device="cuda")
@@ -205,7 +212,12 @@ def _attention(width: int, bs: int, context: int) -> Iterator[Row]:
         scratch = tree_attention.AttentionScratch.empty(bs * width, heads, dim, splits, "cuda")
         out = torch.empty_like(q)
 
-        def call(pool: torch.Tensor, config: tree_attention.AttentionConfig = config, scratch: Any = scratch, out: torch.Tensor = out) -> None:
+        def call(
+            pool: torch.Tensor,
+            config: tree_attention.AttentionConfig = config,
+            scratch: Any = scratch,
+            out: torch.Tensor = out,
+        ) -> None:
             tree_attention.tree_attention(
                 q, pool[0], pool[1], table, prefix, tree, bits, dim**-0.5, config=config, out=out, scratch=scratch
             )

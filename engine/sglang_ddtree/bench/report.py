@@ -29,7 +29,11 @@ def driver() -> str:
     """The NVIDIA driver's version, or an empty string."""
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split("\n")[0].strip()
+        return (
+            subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+            .stdout.split("\n")[0]
+            .strip()
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
 

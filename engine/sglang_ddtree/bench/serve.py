@@ -157,7 +157,9 @@ def main() -> int:
     try:
         for i, arm in enumerate(options.arms.split(",")):
             log = out / f"{label}-{arm.replace(':', '')}-{options.backend}.log"
-            servers[arm] = Server(arm, arguments(arm, options.target, options.draft, options.backend), options.port + 10 * i, log)
+            servers[arm] = Server(
+                arm, arguments(arm, options.target, options.draft, options.backend), options.port + 10 * i, log
+            )
             # One after another: each sizes its pools from the memory that is left.
             servers[arm].wait(200)
         rows: list[dict[str, Any]] = []

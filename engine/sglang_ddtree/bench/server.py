@@ -22,11 +22,17 @@ COMMON = (
 class Server:
     """Starts in its own process group, so that ``stop`` ends exactly what it started."""
 
-    def __init__(self, name: str, arguments: Sequence[str], port: int, log: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], port: int, log: Path, env: dict[str, str] | None = None
+    ) -> None:
         self.name, self.log, self.url = name, log, f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), *COMMON, *arguments]
         self.process = subprocess.Popen(
-            command, stdout=log.open("w"), stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | (env or {})
+            command,
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | (env or {}),
         )
 
     def wait(self, seconds: float) -> bool:

@@ -45,9 +45,9 @@ class Line:
         from sglang.srt.speculative.dflash_worker_v2 import _resolve_dflash_embedding_module
 
         model = worker.target_worker.model_runner.model
-        return unwrap_lora_layer(
-            _resolve_dflash_embedding_module(worker.draft_model, model)
-        ), unwrap_lora_layer(model.lm_head)
+        return unwrap_lora_layer(_resolve_dflash_embedding_module(worker.draft_model, model)), unwrap_lora_layer(
+            model.lm_head
+        )
 
     def embedding_scale(self, worker: Any) -> float:
         return float(worker._noise_embed_scale)
@@ -99,9 +99,7 @@ class Line:
         )
 
     # -- patches -------------------------------------------------------------------------------------------
-    def wrap_extra_context(
-        self, original: Callable[..., int], extra: Callable[[], int]
-    ) -> Callable[..., int]:
+    def wrap_extra_context(self, original: Callable[..., int], extra: Callable[[], int]) -> Callable[..., int]:
         """``get_req_to_token_extra_context_len`` with at least ``extra()`` columns beyond the context."""
 
         def get_req_to_token_extra_context_len(*args: Any) -> int:

@@ -22,9 +22,7 @@ def _ancestor_bits_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     hop = tl.arange(0, LP)
     inside = row < rows
-    anc = tl.load(
-        anc_ptr + row[:, None] * L + hop[None, :], mask=inside[:, None] & (hop < L)[None, :], other=-1
-    )
+    anc = tl.load(anc_ptr + row[:, None] * L + hop[None, :], mask=inside[:, None] & (hop < L)[None, :], other=-1)
     present = anc >= 0
     bit = tl.full((ROWS, LP), 1, tl.int64) << (anc & 63).to(tl.int64)
     for word in range(W):
@@ -52,6 +50,4 @@ def variants() -> Iterator[Variant]:
     signature = {"anc_ptr": "*i32", "bits_ptr": "*i64", "rows": "i32"}
     for words in (1, 17):
         constexprs = {"L": 15, "LP": 16, "W": words, "ROWS": _ROWS}
-        yield Variant(
-            "ancestor_bits", _ancestor_bits_kernel, signature, constexprs, num_warps=1, label=f"W{words}"
-        )
+        yield Variant("ancestor_bits", _ancestor_bits_kernel, signature, constexprs, num_warps=1, label=f"W{words}")

@@ -65,7 +65,9 @@ class KvMover:
             self.head_bytes, self.heads = row * size, 1
             strides = (first.stride(0), 0, 0)
         else:
-            require(first.dim() == 4 and first.shape[2] == page_size, op, "paged buffers must be [pages, heads, page, dim].")
+            require(
+                first.dim() == 4 and first.shape[2] == page_size, op, "paged buffers must be [pages, heads, page, dim]."
+            )
             require(first.stride(3) == 1, op, "the last dimension must be contiguous.")
             self.head_bytes, self.heads = first.shape[3] * size, first.shape[1]
             strides = (first.stride(0), first.stride(2), first.stride(1))

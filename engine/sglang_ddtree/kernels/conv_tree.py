@@ -63,7 +63,9 @@ def _conv_tree_kernel(
         up = tl.load(anc_ptr + flat * levels + back, mask=in_tree, other=-1)
         in_tree = in_tree & (up >= 0)
         source = request * T + tl.where(in_tree, up, 0)
-        x = tl.load(x_ptr + source[:, None] * stride_x + channel[None, :], mask=in_tree[:, None] & known[None, :], other=0.0)
+        x = tl.load(
+            x_ptr + source[:, None] * stride_x + channel[None, :], mask=in_tree[:, None] & known[None, :], other=0.0
+        )
         above = (back - depth)[:, None]  # 0: the newest entry of the state
         old = tl.where(above <= 0, newest[None, :], tl.where(above == 1, middle[None, :], oldest[None, :]))
         weight = tl.load(weight_ptr + channel * 4 + (2 - back), mask=known, other=0.0).to(tl.float32)

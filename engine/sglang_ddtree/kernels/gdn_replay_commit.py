@@ -192,14 +192,20 @@ def gdn_replay_commit(
     require(a.stride() == b.stride() and a.stride(3) == 1, op, "a and b must be laid out alike.")
     require(a_log.is_contiguous() and dt_bias.is_contiguous(), op, "a_log and dt_bias must be contiguous.")
     if raw is None:
-        require(v is not None and (layers == 1 or v.stride(0) == k.stride(0)), op, "layers of k and v must be equally far apart.")
+        require(
+            v is not None and (layers == 1 or v.stride(0) == k.stride(0)),
+            op,
+            "layers of k and v must be equally far apart.",
+        )
         heads, channels = k.shape[3], 0
         conv, weight, bias, activation = k, k, None, None
         conv_strides = (0, 0, 0, 0)
     else:
         heads, channels = raw.key_heads, k.shape[3]
         require(raw.weight.is_contiguous(), op, "the convolution weights must be contiguous.")
-        require(channels == 2 * heads * key_dim + value_heads * value_dim, op, f"{channels} channels do not fit the heads.")
+        require(
+            channels == 2 * heads * key_dim + value_heads * value_dim, op, f"{channels} channels do not fit the heads."
+        )
         conv, weight, bias, activation = raw.conv_state, raw.weight, raw.bias, raw.activation
         conv_strides = conv.stride() if conv.dim() == 4 else (0, *conv.stride())
     width = k.shape[2]
@@ -226,7 +232,9 @@ def variants() -> Iterator[Variant]:
             "slot_ptr": "*i32", "track_slot_ptr": "*i64", "track_step_ptr": "*i64", "conv_ptr": dtype,
             "weight_ptr": dtype, "bias_ptr": dtype,
         }  # fmt: skip
-        signature |= dict.fromkeys(("T", "BLOCK", "C", "stride_layer", "stride_k", "stride_v", "stride_gate_layer", "stride_gate"), "i32")
+        signature |= dict.fromkeys(
+            ("T", "BLOCK", "C", "stride_layer", "stride_k", "stride_v", "stride_gate_layer", "stride_gate"), "i32"
+        )
         signature |= {"stride_state_layer": "i64", "stride_state_slot": "i32", "stride_conv_layer": "i64"}
         signature |= dict.fromkeys(("stride_conv_slot", "stride_conv_channel", "stride_conv_tap"), "i32")
         for raw in (True, False):

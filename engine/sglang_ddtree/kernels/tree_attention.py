@@ -146,9 +146,7 @@ def _merge_kernel(part_ptr, lse_ptr, out_ptr, D: tl.constexpr, SPLITS: tl.conste
     lse = tl.load(lse_ptr + row * SPLITS + split, mask=inside, other=float("-inf"))
     weight = tl.exp2(lse - tl.max(lse, 0))
     weight = weight / tl.sum(weight, 0)
-    part = tl.load(
-        part_ptr + (row * SPLITS + split)[:, None] * D + dim[None, :], mask=inside[:, None], other=0.0
-    )
+    part = tl.load(part_ptr + (row * SPLITS + split)[:, None] * D + dim[None, :], mask=inside[:, None], other=0.0)
     # A part no row attended to has weight 0 and whatever content: it must not turn into NaN.
     out = tl.sum(tl.where(weight[:, None] > 0, part * weight[:, None], 0.0), 0)
     tl.store(out_ptr + row * D + dim, out.to(out_ptr.dtype.element_ty))
@@ -268,4 +266,6 @@ def variants() -> Iterator[Variant]:
         merge = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "out_ptr": "*bf16"}
         for splits in (16,):
             constexprs = {"D": dim, "SPLITS": splits, "SP": triton.next_power_of_2(splits)}
-            yield Variant("tree_attention", _merge_kernel, merge, constexprs, num_warps=2, label=f"merge D{dim} S{splits}")
+            yield Variant(
+                "tree_attention", _merge_kernel, merge, constexprs, num_warps=2, label=f"merge D{dim} S{splits}"
+            )

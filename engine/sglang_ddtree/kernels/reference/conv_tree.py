@@ -33,9 +33,7 @@ def conv_tree(
     return torch.where((slots >= 0)[:, None, None], y, 0.0).to(x.dtype)
 
 
-def tree_windows(
-    x: torch.Tensor, conv_state: torch.Tensor, slots: torch.Tensor, tables: TreeTables
-) -> torch.Tensor:
+def tree_windows(x: torch.Tensor, conv_state: torch.Tensor, slots: torch.Tensor, tables: TreeTables) -> torch.Tensor:
     """The W inputs each row's convolution reads, oldest first: [bs, T, C, W] float32."""
     bs, width, channels = x.shape
     taps = conv_state.shape[2] + 1

@@ -20,9 +20,7 @@ def unit(x: torch.Tensor) -> torch.Tensor:
     return x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-6)
 
 
-def write(
-    state: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
-) -> torch.Tensor:
+def write(state: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
     """One recurrent step: state [..., HV, V, K], k [..., HV, K], v [..., HV, V], g, beta [..., HV] -> new state."""
     state = state * g.exp()[..., None, None]
     u = (v - (state * k[..., None, :]).sum(-1)) * beta[..., None]

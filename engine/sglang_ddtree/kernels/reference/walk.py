@@ -7,9 +7,7 @@ import torch
 from ...tables import TreeTables
 
 
-def walk(
-    target_tok: torch.Tensor, tables: TreeTables
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def walk(target_tok: torch.Tensor, tables: TreeTables) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """target_tok [bs, T] int64: the token the target chose after each row (its arg-max, or one sample).
 
     From the root the walk goes to the child whose token is the target's token at the current row, until
