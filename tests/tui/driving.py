@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from textual.pilot import Pilot
+from textual.strip import Strip
+from textual.widgets import Input
 
 from orchestrator.tui.app import OrchestrateApp
 from orchestrator.tui.prefs import Prefs
@@ -18,7 +21,9 @@ PATIENCE_S = 60.0  # a busy machine; nothing waits so long that is not broken
 def make_app(
     stage: Stage, *, theme: str = "textual-dark", run_id: str | None = RUN_ID, view: str = ""
 ) -> OrchestrateApp:
-    return OrchestrateApp(stage.url, run_id, stage.hosts_file, Prefs(theme=theme), view=view, clock=stage.clock)
+    app = OrchestrateApp(stage.url, run_id, stage.hosts_file, Prefs(theme=theme), view=view, clock=stage.clock)
+    app.animation_level = "none"
+    return app
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], object]) -> None:
@@ -28,6 +33,26 @@ async def until(pilot: Pilot[int], condition: Callable[[], object]) -> None:
             raise AssertionError(f"never came true; on screen:\n{screen_text(pilot.app)}")  # type: ignore[arg-type]
         await pilot.pause(0.01)
     await pilot.pause()
+
+
+async def rest(pilot: Pilot[int]) -> None:
+    """Until the store has answered everything that was asked and two looks at the screen show the same."""
+    app = pilot.app
+    assert isinstance(app, OrchestrateApp)
+    before: list[Strip] = []
+    for _ in range(200):
+        for field in app.screen.query(Input):
+            field.cursor_blink = False
+        await until(pilot, lambda: not app.run_view.moving)
+        answered = threading.Event()
+        app.feed._ask("test", lambda store, event=answered: event.set())  # answered after all that was asked before
+        await until(pilot, answered.is_set)
+        await pilot.wait_for_scheduled_animations()
+        shown = app.screen._compositor.render_strips(app.size)
+        if shown == before and not app.run_view.moving:
+            return
+        before = shown
+    raise AssertionError(f"never came to rest; on screen:\n{screen_text(app)}")
 
 
 @asynccontextmanager

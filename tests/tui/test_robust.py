@@ -6,11 +6,12 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from orchestrator.store.process import ProcessName
-from orchestrator.store.store import open_store
+from orchestrator.store.store import Store, open_store
 from orchestrator.tui import app as app_module
 from orchestrator.tui.app import OrchestrateApp
 from orchestrator.tui.prefs import Prefs
@@ -146,28 +147,26 @@ async def test_a_locked_store_keeps_the_screen_alive(demo: Stage, monkeypatch: p
     monkeypatch.setattr(app_module, "SILENT_S", 0.5)
     async with opened(demo) as (app, pilot):
         demo.store.database.close()
-        blocker = sqlite3.connect(demo.folder / "state.db", isolation_level=None)
-        app.feed._requests.put(
-            lambda store: store.database.close()
-        )  # drops the connections that would keep the WAL open
-        await until(pilot, lambda: _locked(blocker))
+        blocker = sqlite3.connect(demo.folder / "state.db", isolation_level=None, check_same_thread=False)
+        locked = threading.Event()
+
+        def lock(store: Store) -> None:
+            """In the feed's own thread, because its open connection would keep the lock from being granted."""
+            store.database.close()
+            blocker.execute("PRAGMA locking_mode = EXCLUSIVE")
+            blocker.execute("BEGIN EXCLUSIVE")
+            locked.set()
+
+        app.feed._ask("lock", lock)
+        await until(pilot, locked.is_set)
         await until(pilot, lambda: "the store has not answered" in screen_text(app))
         before = app.run_view.task_tree.cursor
         await pilot.press("k")
-        assert app.run_view.task_tree.cursor == before - 1
+        await until(pilot, lambda: app.run_view.task_tree.cursor == before - 1)
         blocker.execute("COMMIT")
         blocker.execute("PRAGMA locking_mode = NORMAL")
         blocker.close()
         await until(pilot, lambda: "the store has not answered" not in screen_text(app))
-
-
-def _locked(connection: sqlite3.Connection) -> bool:
-    try:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        return False
-    return True
 
 
 async def test_a_dead_run_process_is_shown_with_the_way_on(demo: Stage) -> None:

@@ -28,17 +28,17 @@ async def test_moves_with_vim_and_arrow_keys(demo: Stage) -> None:
         tree = app.run_view.task_tree
         start = tree.cursor
         await pilot.press("k", "k", "up")
-        assert tree.cursor == start - 3
+        await until(pilot, lambda: tree.cursor == start - 3)
         await pilot.press("j", "down")
-        assert tree.cursor == start - 1
+        await until(pilot, lambda: tree.cursor == start - 1)
         await pilot.press("g")
-        assert tree.cursor == 0
+        await until(pilot, lambda: tree.cursor == 0)
         await pilot.press("G")
-        assert tree.cursor == len(tree.rows) - 1
+        await until(pilot, lambda: tree.cursor == len(tree.rows) - 1)
         await pilot.press("x")
-        assert tree.cursor == start
+        await until(pilot, lambda: tree.cursor == start)
         await pilot.press("pageup")
-        assert tree.cursor < start
+        await until(pilot, lambda: tree.cursor < start)
 
 
 async def test_the_log_follows_the_cursor(demo: Stage) -> None:
@@ -58,7 +58,7 @@ async def test_new_lines_arrive_while_following_and_not_while_scrolled_up(demo: 
         demo.script.log("bench-budgets", "the newest line")
         await until(pilot, lambda: "the newest line" in screen_text(app))
         await pilot.press("k", "k", "k")
-        assert not log.following
+        await until(pilot, lambda: not log.following)
         place = log.scroll_offset.y
         await until(pilot, lambda: "paused, End follows" in screen_text(app))
         demo.script.log("bench-budgets", *(f"another line {n}" for n in range(40)))
@@ -66,7 +66,7 @@ async def test_new_lines_arrive_while_following_and_not_while_scrolled_up(demo: 
         assert log.scroll_offset.y == place
         assert "another line 39" not in screen_text(app)
         await pilot.press("end")
-        assert log.following
+        await until(pilot, lambda: log.following)
         await until(pilot, lambda: "another line 39" in screen_text(app))
         demo.script.log("bench-budgets", "and on it goes")
         await until(pilot, lambda: "and on it goes" in screen_text(app))
@@ -90,14 +90,14 @@ async def test_wrap_can_be_switched_off_and_the_long_line_scrolled(demo: Stage) 
         log.focus()
         rows = log.virtual_size.height
         await pilot.press("W")
-        assert log.virtual_size.height < rows
-        assert log.virtual_size.width > 300
+        await until(pilot, lambda: log.virtual_size.height < rows)
+        await until(pilot, lambda: log.virtual_size.width > 300)
         await pilot.press("l", "l")
-        assert log.scroll_offset.x == 16
-        assert app.prefs.wrap
+        await until(pilot, lambda: log.scroll_offset.x == 16)
+        await until(pilot, lambda: app.prefs.wrap)
         await pilot.press("W")
-        assert log.virtual_size.height == rows
-        assert log.scroll_offset.x == 0
+        await until(pilot, lambda: log.virtual_size.height == rows)
+        await until(pilot, lambda: log.scroll_offset.x == 0)
 
 
 async def test_search_in_the_log(demo: Stage) -> None:
@@ -108,15 +108,15 @@ async def test_search_in_the_log(demo: Stage) -> None:
         await pilot.press(*"linear")
         await until(pilot, lambda: len(log.matches) >= 2)
         await pilot.press("enter")
-        assert app.focused is log
+        await until(pilot, lambda: app.focused is log)
         last = log.match_at
         await pilot.press("N")
-        assert log.match_at == last - 1
+        await until(pilot, lambda: log.match_at == last - 1)
         await pilot.press("n")
-        assert log.match_at == last
+        await until(pilot, lambda: log.match_at == last)
         await until(pilot, lambda: f"“linear” {last + 1} of {len(log.matches)}" in screen_text(app))
         await pilot.press("escape")
-        assert log.pattern == ""
+        await until(pilot, lambda: log.pattern == "")
 
 
 async def test_filter_the_tree(demo: Stage) -> None:
@@ -125,23 +125,23 @@ async def test_filter_the_tree(demo: Stage) -> None:
         await pilot.press("slash")
         await pilot.press(*"dead")
         await pilot.press("enter")
-        assert [row.key for row in tree.rows if row.key] == ["arm-deadman", "disarm-deadman"]
-        assert app.focused is tree
+        await until(pilot, lambda: [row.key for row in tree.rows if row.key] == ["arm-deadman", "disarm-deadman"])
+        await until(pilot, lambda: app.focused is tree)
         await pilot.press("escape")
-        assert len([row for row in tree.rows if row.key]) == 16
+        await until(pilot, lambda: len([row for row in tree.rows if row.key]) == 16)
 
 
 async def test_folding_phases(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
         tree = app.run_view.task_tree
         await pilot.press("g", "space")
-        assert "reach-host" not in [row.key for row in tree.rows]
+        await until(pilot, lambda: "reach-host" not in [row.key for row in tree.rows])
         await pilot.press("l")
-        assert "reach-host" in [row.key for row in tree.rows]
+        await until(pilot, lambda: "reach-host" in [row.key for row in tree.rows])
         await pilot.press("o")
-        assert all(row.key is None for row in tree.rows)
+        await until(pilot, lambda: all(row.key is None for row in tree.rows))
         await pilot.press("o")
-        assert len([row for row in tree.rows if row.key]) == 16
+        await until(pilot, lambda: len([row for row in tree.rows if row.key]) == 16)
 
 
 async def test_why_evidence_and_what_it_waits_for(demo: Stage) -> None:
@@ -170,23 +170,23 @@ async def test_a_task_that_ends_changes_tree_header_and_page(demo: Stage) -> Non
 async def test_enter_goes_to_the_log_and_tab_between_parts(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
         await pilot.press("enter")
-        assert app.focused is app.run_view.log_view
+        await until(pilot, lambda: app.focused is app.run_view.log_view)
         await pilot.press("tab")
-        assert app.focused is app.run_view.task_tree
+        await until(pilot, lambda: app.focused is app.run_view.task_tree)
 
 
 async def test_the_mouse_chooses_tasks_folds_and_switches_pages(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
         tree = app.run_view.task_tree
         await pilot.click("#tree", offset=(8, 1))
-        assert tree.current_task is not None
-        assert tree.current_task.key == "reach-host"
+        await until(pilot, lambda: tree.current_task is not None)
+        await until(pilot, lambda: tree.current_task.key == "reach-host")
         await pilot.click("#tree", offset=(2, 0))
-        assert "reach-host" not in [row.key for row in tree.rows]
+        await until(pilot, lambda: "reach-host" not in [row.key for row in tree.rows])
         await pilot.click("#parts", offset=(10, 0))
-        assert app.run_view.parts.active == "why"
+        await until(pilot, lambda: app.run_view.parts.active == "why")
         await pilot.click("#tabs", offset=(10, 0))
-        assert app.tabs.active == "host"
+        await until(pilot, lambda: app.tabs.active == "host")
 
 
 async def test_the_split_moves_and_is_remembered(demo: Stage) -> None:
@@ -213,7 +213,7 @@ async def test_copy_and_save_the_log(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
         app.run_view.log_view.focus()
         await pilot.press("y")
-        assert "pair 7 of 12" in app.clipboard
+        await until(pilot, lambda: "pair 7 of 12" in app.clipboard)
         await pilot.press("Y")
         await until(pilot, lambda: "saved as" in toasts(app))
         saved = next((demo.folder / ".run").glob("*bench-budgets-log.txt"))
@@ -221,7 +221,7 @@ async def test_copy_and_save_the_log(demo: Stage) -> None:
         await pilot.press("w")
         app.run_view.why.focus()
         await pilot.press("y")
-        assert "state: ▶ in progress" in app.clipboard
+        await until(pilot, lambda: "state: ▶ in progress" in app.clipboard)
 
 
 async def test_a_finished_run_says_how_it_ended(demo: Stage) -> None:

@@ -96,6 +96,11 @@ class RunView(View):
     def selected_task(self) -> TaskRecord | None:
         return self.task_tree.current_task
 
+    @property
+    def moving(self) -> bool:
+        """The cursor came to its task so lately that the log is still to be asked for."""
+        return self._rest is not None
+
     # Readings
 
     def show(self, update: Update, now: float) -> None:
@@ -147,6 +152,7 @@ class RunView(View):
 
     def _ask_for_selected(self) -> None:
         """Once the cursor rests: a key held down then moves as fast as it paints."""
+        self._rest = None
         self.post_message(self.WantLog(self._selected))
         self._ask_detail()
 
