@@ -16,6 +16,7 @@ from tasks.knobs import knobs_of
 from tasks.launch import tree_launch
 from tasks.linear import linear_release
 from tasks.patch import release_of
+from tasks.planned import down_time, engine_memory, planned_release, unit_changes
 from tasks.restore import restore
 from tasks.samples import SAMPLE_PROMPTS, compare, default_prompts, sample_from_json, take_samples
 from tasks.serving import wait_ready
@@ -49,12 +50,11 @@ class CutOver(Action):
         return Probe(False, f"{target.id} is not live")
 
     def changes(self, ctx: TaskContext) -> Sequence[Change]:
-        if not ctx.output("build-release"):
-            return (
-                Change("service", ctx.host.unit, "restarted with the release; the drop-in is shown once it is built"),
-            )
-        files = ctx.host.activation().files_of(self._target(ctx))
-        return tuple(Change("unit", path, "drop-in of the release", text) for path, text in files.items())
+        target = self._launched(ctx, planned_release(ctx))
+        memory = engine_memory(ctx, self._nodes(ctx))
+        service = f"restarted as {target.id}, if the benchmark decides for it; {down_time(ctx)}"
+        needs = (Change("process", ctx.host.unit, f"needs {memory}"),) if memory else ()
+        return (*unit_changes(ctx, target), Change("service", ctx.host.unit, service), *needs)
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         session = ctx.host
@@ -116,7 +116,9 @@ class CutOver(Action):
 
     def _target(self, ctx: TaskContext) -> Manifest:
         """The release with the launch for the decided number of nodes."""
-        manifest = release_of(ctx)
+        return self._launched(ctx, release_of(ctx))
+
+    def _launched(self, ctx: TaskContext, manifest: Manifest) -> Manifest:
         linear: Launch = linear_release(ctx).launch
         launch = tree_launch(linear, self._nodes(ctx), knobs_of(ctx).engine)
         venv = ctx.host.releases.layout.venv(manifest.id)

@@ -9,7 +9,8 @@ from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 from tasks.knobs import knobs_of
 from tasks.patch import BUILD, tree_engine
-from tasks.serving import SideEngine, remove_side, side_name, start_side
+from tasks.planned import engine_memory
+from tasks.serving import SideEngine, remove_side, side_name, side_port, start_side
 
 
 class Canary(Action):
@@ -30,14 +31,16 @@ class Canary(Action):
         return Probe(False, "no canary of this release runs")
 
     def changes(self, ctx: TaskContext) -> Sequence[Change]:
-        port = self._engine(ctx).port if ctx.output(BUILD) else ctx.host.config.service.side_port
-        return (Change("service", f"port {port}", "a canary of the release, removed after the decision"),)
+        name, port = side_name(ctx.host, "canary"), side_port(ctx.host.config, "canary")
+        memory = engine_memory(ctx, knobs_of(ctx).nodes)
+        needs = (Change("process", name, f"needs {memory}, beside the live service"),) if memory else ()
+        return (Change("service", name, f"a canary of the release on port {port}, removed after the decision"), *needs)
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         engine = self._engine(ctx)
         seconds = start_side(ctx, engine)
         ctx.log(f"the canary answers on port {engine.port} after {seconds:.1f} s")
-        return _facts(ctx, engine)
+        return {**_facts(ctx, engine), "start_s": round(seconds, 1)}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         engine = self._engine(ctx)

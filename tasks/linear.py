@@ -28,10 +28,14 @@ class LinearEngine:
 
 
 def linear_release(ctx: TaskContext) -> Manifest:
-    """The service as it was found, as a release; also while a release of ours is live on its unit."""
+    """The service as it was found, as a release; also while a release of ours is live on its unit.
+
+    A plan has no run, and leaves nothing on the host.
+    """
     session: HostSession = ctx.host
+    port = session.config.service.port
     manifest = find_service(
-        session.releases, session.services, session.unit, session.config.service.port, run_id=ctx.run_id
+        session.releases, session.services, session.unit, port, run_id=ctx.run_id, keep=bool(ctx.run_id)
     )
     algorithm = algorithm_of(manifest.launch.argv)
     if algorithm != "DFLASH":

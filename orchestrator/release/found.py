@@ -24,9 +24,12 @@ FOREIGN = {
 }
 
 
-def find_service(store: ReleaseStore, services: ServiceDriver, unit: str, port: int, *, run_id: str = "") -> Manifest:
-    """Describe the service that runs now and keep it as release `found-<hash>`; the same service gives the same id.
+def find_service(
+    store: ReleaseStore, services: ServiceDriver, unit: str, port: int, *, run_id: str = "", keep: bool = True
+) -> Manifest:
+    """Describe the service that runs now as release `found-<hash>`; the same service gives the same id.
 
+    With `keep` its manifest is written to the host and made the current release; without, nothing is.
     Raises OrchestrateError when there is no such unit, it does not run, or something else owns the port.
     """
     host = store.transport.host
@@ -53,6 +56,8 @@ def find_service(store: ReleaseStore, services: ServiceDriver, unit: str, port: 
         environment=facts,
         texts=dict(definition.texts),
     )
+    if not keep:
+        return store.read(manifest.id) if store.exists(manifest.id) else manifest
     store.prepare()
     if store.exists(manifest.id):
         manifest = store.read(manifest.id)

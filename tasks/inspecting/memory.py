@@ -117,6 +117,12 @@ def draft_kv_bytes(draft: ModelFacts | None, tp: int, dtype: str) -> int:
     return draft.full.kv_bytes_per_token(BYTES.get(dtype, 2), tp) if draft else 0
 
 
+def token_bytes(target: ModelFacts, draft: ModelFacts | None, setting: Setting) -> int:
+    """KV cache of one token, of target and draft."""
+    own = target.full.kv_bytes_per_token(BYTES.get(setting.kv_dtype, 2), setting.tp)
+    return own + draft_kv_bytes(draft, setting.tp, setting.kv_dtype)
+
+
 def static_bytes(target: ModelFacts, draft: ModelFacts | None, setting: Setting) -> dict[str, int]:
     """What is needed whatever the budget: weights, live states, graphs, prefill activations."""
     rows = setting.running_requests + 1
@@ -145,7 +151,7 @@ def budget(target: ModelFacts, draft: ModelFacts | None, setting: Setting, nodes
     upstream = (rows + 1) * width * cost.upstream_snapshot
     fixed = sum(static_bytes(target, draft, setting).values())
     room = round(setting.gpu_bytes * setting.fraction_static) - fixed
-    per_token = cost.kv + draft_kv_bytes(draft, setting.tp, setting.kv_dtype)
+    per_token = token_bytes(target, draft, setting)
     tree = sum(parts.values())
     left = room - tree
     needed = setting.context * per_token

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import operations
+from orchestrator.documents import encode
+from orchestrator.errors import PlanStaleError
+from orchestrator.hosts.inventory import Inventory
 from orchestrator.hosts.session import open_session
 from orchestrator.remote.venvs import environment_of_process
+from orchestrator.store.store import open_store
 from tasks.inspecting import Scope, inspect_host
 from tasks.inspecting.inspection import Inspection
-from tests.hosts_lab.lab import LabHost
+from tests.hosts_lab.lab import REPOSITORY, LabHost
 
 PORT = 30000
 HOME = "/home/deploy"
@@ -27,7 +32,11 @@ COPIES = {
     CHECKOUT: "0.5.11",
     f"{HOME}/.local/{SITE}": "0.5.23",
 }
-FLAGS = "--speculative-algorithm DFLASH --speculative-num-draft-tokens 16 --api-key sk-secret-77"
+PAIR = REPOSITORY / "engine" / "models" / "tiny-hybrid"
+FLAGS = (
+    "--model-path /models/target --speculative-draft-model-path /models/draft --speculative-algorithm DFLASH "
+    "--speculative-num-draft-tokens 16 --api-key sk-secret-77"
+)
 # Says of itself where it was imported from: the truth that inspect is compared with.
 SERVER = """
 import http.server, json, os, sys
@@ -89,6 +98,8 @@ def crowded() -> Iterator[LabHost]:
     files: dict[str, bytes] = {}
     for folder, version in COPIES.items():
         files |= package(folder, version)
+    for file in (path for path in PAIR.rglob("*") if path.is_file()):
+        files[f"/models/{file.relative_to(PAIR)}"] = file.read_bytes()
     files["/opt/sglang/start.sh"] = (
         f"#!/bin/sh\n. {VENV}/bin/activate\nexec python -m sglang.launch_server --port {PORT} {FLAGS}\n".encode()
     )
@@ -233,7 +244,9 @@ def disk_state(host: LabHost) -> dict[str, str]:
                 hashlib.sha256(path.read_bytes()).hexdigest() if whole else path.is_symlink() and os.readlink(path)
             )
             found[name] = f"{stat.st_mode} {stat.st_uid} {stat.st_mtime_ns} {stat.st_ctime_ns} {content}"
-    listing = host.inside("find /tmp /dev/shm /run -xdev -type f -newer /run/mark ! -path '/run/systemd/*' -print")
+    listing = host.inside(
+        "find /tmp /dev/shm /run -xdev -type f -newer /run/mark ! -path '/run/systemd/*' ! -name motd.dynamic -print"
+    )
     return {**found, "new temporary files": " ".join(listing.split())}
 
 
@@ -282,3 +295,38 @@ def test_a_change_by_somebody_would_be_noticed(crowded: LabHost) -> None:
 def test_the_scope_of_a_host_allows_root_only_as_its_inventory_does(crowded: LabHost) -> None:
     assert Scope.of(crowded.config()).sudo
     assert not Scope.of(crowded.config(sudo={"method": "none"})).sudo
+
+
+def test_a_plan_says_what_would_change_touches_nothing_and_is_refused_after_drift(
+    crowded: LabHost, tmp_path: Path
+) -> None:
+    serve(crowded, f"{VENV}/bin/python")
+    (tmp_path / "known_hosts").write_text(crowded.pinned_line())
+    config, settings = crowded.config(), {"nodes": "31"}
+    graph = operations.build_graph("deploy-ddtree", config, settings)
+    store = open_store(f"sqlite:///{tmp_path}/state.db")
+    place = operations.Workplace(tmp_path, Inventory(hosts={config.name: config}, path=tmp_path / "hosts.yaml"), store)
+    try:
+        crowded.inside("touch /run/mark")
+        before = disk_state(crowded)
+        plan = operations.plan_graph(place, graph, config, settings)
+        assert disk_state(crowded) == before
+        changes = {(task.key, change.kind): change for task in plan.tasks for change in task.changes}
+        assert changes["build-release", "release"].target.startswith("/opt/ddtree/releases/ddtree-")
+        assert changes["canary", "process"].detail.endswith(
+            "tree of 31 nodes (T = 32, 4 requests), beside the live service"
+        )
+        drop_in = changes["cutover", "unit"]
+        assert drop_in.target == "/etc/systemd/system/sglang.service.d/50-orchestrate.conf"
+        assert "+ExecStart=" in drop_in.diff
+        assert "--speculative-num-draft-tokens 32" in drop_in.diff
+        assert "down while the engine starts" in changes["cutover", "service"].detail
+        saved = tmp_path / "plan.json"
+        saved.write_text(encode(operations.plan_document(plan, graph)))
+        assert operations.plan_graph(place, graph, config, settings).plan_id == plan.plan_id
+        serve(crowded, f"{VENV}/bin/python", more="Environment=SGLANG_SOMETHING=1")
+        with pytest.raises(PlanStaleError, match="build-release"):
+            operations.run_graph(place, graph, config, settings, plan_file=saved)
+        assert place.store.runs.latest(config.name, graph.name) is None
+    finally:
+        store.close()
