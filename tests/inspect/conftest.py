@@ -16,11 +16,11 @@ import pytest
 
 from orchestrator.transport.base import CommandResult
 
-SERVER = '''"""A stand-in for the server: listens, and answers server_info as the real one does."""
-import http.server, json, sys
-
 if os.environ.get("ORCHESTRATE_FULL") != "1":
     collect_ignore = ["test_wheels.py"]  # gigabytes of downloads: `make test-full`
+
+SERVER = '''"""A stand-in for the server: listens, and answers server_info as the real one does."""
+import http.server, json, sys
 
 port = int(sys.argv[sys.argv.index("--port") + 1])
 algorithm = sys.argv[sys.argv.index("--speculative-algorithm") + 1] if "--speculative-algorithm" in sys.argv else None
