@@ -13,6 +13,8 @@ from orchestrator.hosts.inventory import DDTree, HostConfig
 DECISIONS = ("adopt", "keep-linear")
 FIRST_RUN = {"budgets": "15,32,64", "pairs": "3", "max_tokens": "64", "group_size": "2"}
 GPU_RUN = {"budgets": "15,16,22,32,64,128,256,512,1024", "pairs": "10", "max_tokens": "512", "group_size": "4"}
+# The CPU engine computes in float32. A bfloat16 logit between 16 and 32 has steps of 0.125: two of them are a tie.
+PARITY_BOUND_CPU, PARITY_BOUND_GPU = "0.001", "0.25"
 
 MEANINGS = {
     "nodes": "tree nodes B of the canary (default: hosts.yaml ddtree.nodes, or the first budget on the CPU engine)",
@@ -24,6 +26,7 @@ MEANINGS = {
     "decide": "override of the verdict: adopt or keep-linear, with --reason",
     "reason": "why the verdict is overridden",
     "accept_loss": "smoke checks that the tree may fail to offer although the linear service does, comma-separated",
+    "parity_bound": "largest margin that explains a difference from the offline baseline (logits, log-probability)",
     "max_live_load": "concurrent requests allowed on the live service",
     "fresh_s": "age in seconds after which measurements no longer count as evidence",
     "confirm_s": "seconds in which a cut-over must be confirmed before the host goes back by itself",
@@ -43,6 +46,7 @@ class Knobs:
     decide: str | None
     reason: str
     accept_loss: tuple[str, ...]
+    parity_bound: float
     max_live_load: float
     fresh_s: float
     confirm_s: float
@@ -82,6 +86,9 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
         decide=decide,
         reason=values.get("reason", "").strip(),
         accept_loss=tuple(part.strip() for part in values.get("accept_loss", "").split(",") if part.strip()),
+        parity_bound=_number(
+            "parity_bound", values.get("parity_bound", PARITY_BOUND_CPU if cpu else PARITY_BOUND_GPU), 0.0, 100.0
+        ),
         max_live_load=_number("max_live_load", values.get("max_live_load", "1"), 0.0, 1e6),
         fresh_s=_number("fresh_s", values.get("fresh_s", "86400"), 0.0, 1e9),
         confirm_s=_number("confirm_s", values.get("confirm_s", "120" if cpu else "900"), 5.0, 86400.0),

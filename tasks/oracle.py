@@ -81,7 +81,7 @@ class RunOracle(Action):
         env = {"PYTHONPATH": host_tools.send_baselines(session), "HF_HUB_OFFLINE": "1"}
         command = host_tools.command(python, "oracle", *arguments, "--prompts", prompts, "--out", out)
         # The live service comes first wherever both want the processor.
-        work.start(["nice", "-n", "10", *command], env=env, cwd="/")
+        work.start(["nice", "-n", "5", *command], env=env, cwd="/")
         code, said = _wait(ctx, work)
         work.forget()
         if code:

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.bench.prompts import Prompt, load_prompt_sets, native_prompt
 from orchestrator.errors import OrchestrateError
 from orchestrator.openai.client import Client
-from orchestrator.openai.spec_metrics import SpecCounts, names_for
+from orchestrator.openai.spec_metrics import SpecCounts, accepted_histogram, names_for
 from orchestrator.release import wheels
 
 SAMPLE_PROMPTS = 8  # compared token by token with every engine
@@ -20,12 +20,16 @@ RECORDED_PROMPTS = 24  # recorded from the linear service; the benchmark takes t
 
 @dataclass(frozen=True)
 class Sample:
-    """One greedy request. `steps` counts verify passes; `seconds` is the whole request."""
+    """One greedy request. `steps` counts verify passes; `seconds` is the whole request.
+
+    `histogram[n]` is how many passes confirmed n drafts; empty where the engine does not say.
+    """
 
     prompt_id: str
     ids: tuple[int, ...]
     steps: int
     seconds: float
+    histogram: tuple[int, ...] = ()
 
     @property
     def tokens_per_step(self) -> float:
@@ -36,7 +40,8 @@ class Sample:
 
 
 def sample_from_json(data: Mapping[str, Any]) -> Sample:
-    return Sample(str(data["prompt_id"]), tuple(data["ids"]), int(data["steps"]), float(data["seconds"]))
+    histogram = tuple(data.get("histogram", ()))
+    return Sample(str(data["prompt_id"]), tuple(data["ids"]), int(data["steps"]), float(data["seconds"]), histogram)
 
 
 def prompt_sets() -> list[Path]:
@@ -52,8 +57,11 @@ def default_prompts(count: int) -> list[Prompt]:
     return found
 
 
-def take_samples(url: str, prompts: Sequence[Prompt], max_tokens: int) -> list[Sample]:
-    """Greedy outputs of a running engine, one request at a time; an error names the prompt that failed."""
+def take_samples(url: str, prompts: Sequence[Prompt], max_tokens: int, rid_prefix: str | None = None) -> list[Sample]:
+    """Greedy outputs of a running engine, one request at a time; an error names the prompt that failed.
+
+    With rid_prefix the engine knows each request as prefix and prompt id, which is how its trace names it.
+    """
     samples = []
     with Client(url) as client:
         names = names_for(str(client.server_info().get("version") or ""))
@@ -61,14 +69,15 @@ def take_samples(url: str, prompts: Sequence[Prompt], max_tokens: int) -> list[S
         for prompt in prompts:
             native = native_prompt(client, prompt, model)
             started = time.monotonic()
-            done = client.generate(native, max_tokens)
+            done = client.generate(native, max_tokens, rid=None if rid_prefix is None else rid_prefix + prompt.id)
             seconds = time.monotonic() - started
             if not done.ok or not done.output_ids:
                 raise OrchestrateError(
                     f"The engine at {url} failed on prompt {prompt.id!r} (status {done.status}: {done.error or 'no ids'})."
                 )
             counts = SpecCounts.of_request(done.meta_info, len(done.output_ids), names)
-            samples.append(Sample(prompt.id, tuple(done.output_ids[:max_tokens]), counts.verify_steps, seconds))
+            ids, histogram = tuple(done.output_ids[:max_tokens]), accepted_histogram(done.meta_info, names)
+            samples.append(Sample(prompt.id, ids, counts.verify_steps, seconds, histogram))
     return samples
 
 

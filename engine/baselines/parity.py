@@ -222,7 +222,7 @@ class _Comparison:
                     return found  # the texts may part here, and nothing tells
             anchor += count
         if agreed < self.new_tokens:
-            found.append(self._text_difference(agreed))
+            found.append(self._text_difference(agreed, accepted))
         elif anchor + 1 < self.new_tokens and not found and self._expected(len(accepted), anchor) is not None:
             found.append(self._short(len(accepted), anchor))
         return found
@@ -265,16 +265,18 @@ class _Comparison:
         scores, cutoff = anchors.scores[anchor], anchors.cutoffs[self.mode][anchor]
         return round(scores[depth - 1] - cutoff, 5) if depth - 1 < len(scores) and (lost or scores) else None
 
-    def _text_difference(self, position: int) -> Difference:
+    def _text_difference(self, position: int, accepted: list[int]) -> Difference:
         margin = self.record.margins[position] if position < len(self.record.margins) else None
         explained = _tie(margin, self.bounds.target)
         token = self.record.greedy_ids[position]
         got = self.output[position] if self.output is not None else None
-        message = (
-            f"prompt {self.record.id}: generated token {position} is {got} where the target's own is {token} "
-            f"(target margin {margin}){' - a near-tie' if explained else ''}"
-        )
-        return Difference(self.record.id, -1, position, 0, 0, 0, token, margin, None, explained, message)
+        step, anchor = _step_of(position, accepted)
+        where = (f", step {step} (node at depth {position - anchor - 1}, whose prediction it is)" if step >= 0
+                 else " (from the prefill)")
+        message = (f"prompt {self.record.id}{where}: generated token {position} is {got} where the target's own is {token} "
+                   f"(target margin {margin}){' - a near-tie' if explained else ''}")
+        return Difference(self.record.id, step, anchor if step >= 0 else position, 0, 0, max(0, position - anchor - 1), token,
+                          margin, None, explained, message)
 
     def _short(self, step: int, anchor: int) -> Difference:
         message = (
@@ -282,3 +284,13 @@ class _Comparison:
             f"{self.new_tokens} tokens; the request was cut off or the trace was full"
         )
         return Difference(self.record.id, step, anchor, 0, 0, 0, None, None, None, False, message)
+
+
+def _step_of(position: int, accepted: Sequence[int]) -> tuple[int, int]:
+    """(step, its anchor) that produced the generated token ``position``; step -1 for the prefill's token."""
+    anchor = 0
+    for step, count in enumerate(accepted):
+        if anchor < position <= anchor + count:
+            return step, anchor
+        anchor += count
+    return -1, 0

@@ -174,10 +174,21 @@ class Client:
                     assembler.event(data, now)
 
     def generate(
-        self, prompt: str | Sequence[int], max_tokens: int, *, temperature: float = 0.0, seed: int | None = None
+        self,
+        prompt: str | Sequence[int],
+        max_tokens: int,
+        *,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        rid: str | None = None,
     ) -> Completion:
-        """One native, unstreamed request that ignores end-of-sequence: for comparing token ids."""
+        """One native, unstreamed request that ignores end-of-sequence: for comparing token ids.
+
+        rid: the name under which the server knows the request (its trace carries it); its own choice otherwise.
+        """
         body = payload_for(Api.NATIVE, prompt, max_tokens, temperature=temperature, seed=seed, stream=False)
+        if rid is not None:
+            body["rid"] = rid
         return self.complete(Api.NATIVE, body)
 
 

@@ -72,6 +72,12 @@ def _first(meta: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     return next((meta[key] for key in keys if meta.get(key) is not None), None)
 
 
+def accepted_histogram(meta: Mapping[str, Any], names: SpecNames) -> tuple[int, ...]:
+    """How many verify passes of one request confirmed 0, 1, 2, ... drafts; empty when the server does not say."""
+    found = _first(meta, names.histogram)
+    return tuple(int(n) for n in found) if isinstance(found, list | tuple) else ()
+
+
 @dataclass(frozen=True)
 class SpecCounts:
     """Speculation of one request, or the sum over several.

@@ -12,6 +12,7 @@ from baselines.__main__ import main
 from baselines.baseline import load_baseline
 from baselines.hashing import model_hash, tokenizer_hash
 from baselines.imports import import_baseline
+from baselines.prompts import load_prompts
 from pairs import MODELS
 from test_parity import make
 
@@ -142,6 +143,31 @@ def test_results_of_the_official_script_are_imported(tmp_path: Path, capsys: pyt
     assert baseline.prompts[0].prompt_ids == [7, 8]
     (tmp_path / "bad.pt").write_bytes((tmp_path / "r.pt").read_bytes()[:200])
     assert "not a result of the DDTree script" in refused(["import", tmp_path / "bad.pt", "--out", tmp_path / "x"], capsys)
+
+
+def test_an_import_can_be_bound_to_its_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.json").write_text("[[4, 3, 5], [2, 2]]")
+    command = ["import", str(tmp_path / "a.json"), "--out", str(tmp_path / "b.json"), "--mode", "64", "--json"]
+    assert main([*command, "--target", str(TARGET), "--draft", str(DRAFT)]) == 0
+    baseline = load_baseline(tmp_path / "b.json")
+    assert (baseline.target["sha256"], baseline.draft["sha256"]) == (model_hash(TARGET), model_hash(DRAFT))
+    assert json.loads(capsys.readouterr().out)["summary"]["all"]["tokens_per_step"] == {"64": 3.2}
+    assert "holds no *.safetensors" in refused([*command, "--target", tmp_path], capsys)
+    (tmp_path / "counts.json").write_text('{"prompt-1": 3}')
+    check = ["check", tmp_path / "b.json", "--mode", "chain", "--counts", tmp_path / "counts.json"]
+    assert "no mode 'chain'" in refused(check, capsys)
+
+
+def test_the_identity_of_a_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["identity", "--target", str(TARGET), "--draft", str(DRAFT), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["target"] == {"name": "tiny-dense/target", "sha256": model_hash(TARGET)}
+    assert "holds no *.safetensors" in refused(["identity", "--target", tmp_path, "--draft", DRAFT], capsys)
+
+
+def test_prompts_of_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "input_ids": [5, 6, 7]}\n')
+    assert load_prompts(tmp_path / "p.jsonl")[0].encode(None) == [5, 6, 7]
 
 
 def test_imports_that_hold_nothing_usable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

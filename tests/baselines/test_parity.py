@@ -105,7 +105,8 @@ def test_another_text_is_a_fault_unless_the_margin_is_a_tie() -> None:
     baseline = make()
     outputs = {"p1": [*range(100, 107), 0, *range(108, 120)], "p2": list(range(100, 120))}
     report = check_trace(baseline, trace_of(baseline), "16", outputs=outputs)
-    assert [f.anchor for f in report.faults] == [7]
+    assert [(f.step, f.anchor, f.depth) for f in report.faults] == [(1, 4, 2)]
+    assert "prompt p1, step 1 (node at depth 2, whose prediction it is)" in report.faults[0].message
     assert "generated token 7 is 0 where the target's own is 107" in report.faults[0].message
     baseline.prompts[0].margins[7] = 0.0
     assert check_trace(baseline, trace_of(baseline), "16", outputs=outputs).ok
@@ -116,6 +117,24 @@ def test_a_trace_that_ends_early_is_a_fault() -> None:
     trace = trace_of(baseline)
     trace["p1"] = trace["p1"][:2]
     assert "ends after step 1" in check_trace(baseline, trace, "16").faults[0].message
+
+
+def test_an_engine_that_was_asked_for_less_is_compared_that_far(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    baseline = make()
+    short = baseline.shortened(9)
+    assert short.new_tokens == 9
+    assert all(sum(steps) >= 8 > sum(steps[:-1]) for r in short.prompts for steps in r.accept.values())
+    for record in baseline.prompts:
+        record.anchors = None
+    assert [r.accept for r in baseline.shortened(9).prompts] == [r.accept for r in short.prompts]
+    assert baseline.shortened(20) is baseline
+    make().save(tmp_path / "b.json")
+    lines = [json.dumps(step) for steps in trace_of(short).values() for step in steps]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    command = ["check", str(tmp_path / "b.json"), "--mode", "16", "--trace", str(tmp_path / "t.jsonl")]
+    assert main(command) == 1
+    assert "the trace ends after step" in capsys.readouterr().out
+    assert main([*command, "--new-tokens", "9"]) == 0
 
 
 def test_request_ids_are_mapped_to_prompts() -> None:

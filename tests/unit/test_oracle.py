@@ -48,11 +48,11 @@ def test_the_step_cost_decides() -> None:
     free = oracle_verdict.verdict(oracle_verdict.rows(baseline, {}), 0.02, "x")
     assert free["decision"] == "worth measuring"
     assert "not known before it is measured" in free["reason"]
-    dear = {nodes: 3.0 for nodes in baseline["budgets"]}
+    dear = dict.fromkeys(baseline["budgets"], 3.0)
     kept = oracle_verdict.verdict(oracle_verdict.rows(baseline, dear), 0.02, "x")
     assert kept["decision"] == "keep linear"
     assert kept["ratio"] < 1
-    one = {nodes: 3.0 for nodes in baseline["budgets"]} | {32: 1.05}
+    one = dict.fromkeys(baseline["budgets"], 3.0) | {32: 1.05}
     best = oracle_verdict.verdict(oracle_verdict.rows(baseline, one), 0.02, "x")
     assert (best["decision"], best["budget"]) == ("worth measuring", 32)
     rates = {row.nodes: row.break_even for row in oracle_verdict.rows(baseline, {})}
@@ -93,7 +93,7 @@ def test_the_gpu_with_room_is_chosen() -> None:
     assert oracle.choose_device(seen([])) == "cpu"
     gpus = [{"index": 0, "free_bytes": 20 << 30}, {"index": 3, "free_bytes": 90 << 30}]
     assert oracle.choose_device(seen(gpus)) == "cuda:3"
-    with pytest.raises(OrchestrateError, match="no GPU has 68 GiB free beside what runs .20 at most.*--device cpu"):
+    with pytest.raises(OrchestrateError, match=r"no GPU has 68 GiB free beside what runs .20 at most.*--device cpu"):
         oracle.choose_device(seen(gpus[:1]))
 
 
