@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.graph.todolist import TodoList
+from orchestrator.store.store import open_store
 from orchestrator.tui.dialogs import FormScreen
 from orchestrator.tui.look import NO_COLOUR, OFFERED
 from orchestrator.tui.prefs import Prefs
@@ -104,6 +105,10 @@ async def test_to_dos_are_added_edited_claimed_and_finished(demo: Stage) -> None
 
 
 async def test_a_refused_to_do_says_why(demo: Stage) -> None:
+    """Claims lapse, and the screen claims by the real clock: the other's claim has to be as fresh."""
+    with open_store(demo.url) as store:
+        todos = TodoList(store)
+        todos.claim(next(item.id for item in todos.items() if not item.bound), "ada@workbench")
     async with opened(demo) as (app, pilot):
         await pilot.press("6")
         await until(pilot, lambda: "Ask who owns the drop-in" in screen_text(app))
