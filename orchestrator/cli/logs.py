@@ -50,15 +50,20 @@ def _line(event: Event) -> str:
     return f"{clock}  {where:<16} {event.kind} {words}".rstrip()
 
 
-@click.command(help="One run as a self-contained folder: events, logs, artefacts, roadmap.")
+@click.command(help="One run as a self-contained folder: events, logs, files, metrics, report with plots, roadmap.")
 @click.argument("run_id", metavar="RUN")
 @click.argument("directory", type=click.Path(path_type=Path))
 @command_options
 def export(cli: Cli, run_id: str, directory: Path) -> int:
     from orchestrator.graph.export import export_run
+    from orchestrator.report.roadmap import write_copy
+    from orchestrator.report.run_report import write_run_report
 
     with open_store(cli.store_url) as store:
         files = export_run(store, run_id, directory)
+        run = store.runs.get(run_id)
+        files += write_run_report(store, run.id, directory / "report")
+        files += write_copy(store, run.id, directory)
     cli.out.line(f"{len(files)} files written to {directory}")
     cli.out.document(ExitCode.DONE, {"files": [str(path) for path in files]})
     return ExitCode.DONE

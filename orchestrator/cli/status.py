@@ -10,10 +10,12 @@ import click
 
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.errors import ExitCode, UsageError
+from orchestrator.graph.fingerprint import short
 from orchestrator.store.records import RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store, open_store
 
 if TYPE_CHECKING:  # reading the store needs no host: SSH and the inventory are imported when a host is asked
+    from orchestrator.graph.explain import Explanation
     from orchestrator.hosts.inventory import HostConfig
     from orchestrator.operations import Workplace
 
@@ -37,27 +39,58 @@ def status(cli: Cli, run_id: str | None, host: str | None) -> int:
     return ExitCode.DONE
 
 
-@click.command(help="Runs so far: who, when, what, how they ended.")
+@click.group(invoke_without_command=True, help="Runs so far: who, when, what, how they ended.")
 @click.option("--host", metavar="NAME", help="Only runs on this host.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, newest first.")
 @command_options
 def history(cli: Cli, host: str | None, limit: int) -> int:
+    if click.get_current_context().invoked_subcommand is not None:
+        return ExitCode.DONE
     with open_store(cli.store_url) as store:
         runs = store.runs.list(host=host, limit=limit)
     rows = [
-        (
-            r.id,
-            r.graph,
-            r.host,
-            r.state.value,
-            "" if r.exit_code is None else r.exit_code,
-            r.started_by,
-            _when(r.created_at),
-        )
+        (r.id, r.graph, r.host, r.state.value, "" if r.exit_code is None else r.exit_code, r.started_by,
+         _when(r.created_at), r.started_from)
         for r in runs
-    ]
-    cli.out.table(("run", "graph", "host", "state", "exit", "by", "started"), rows)
+    ]  # fmt: skip
+    cli.out.table(("run", "graph", "host", "state", "exit", "by", "started", "from"), rows)
     cli.out.document(ExitCode.DONE, {"runs": [run_json(run) for run in runs]})
+    return ExitCode.DONE
+
+
+@history.command(
+    "prune", help="Forget old runs; unfinished ones and the newest proven one of each graph and host stay."
+)
+@click.option("--older-than", "days", type=click.FloatRange(min=0.0), default=90.0, show_default=True, metavar="DAYS")
+@click.option("--keep", type=click.IntRange(1), default=5, show_default=True, help="Newest runs of a graph that stay.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@command_options
+def prune_runs(cli: Cli, days: float, keep: int, dry_run: bool, yes: bool) -> int:
+    from orchestrator.store.retention import prune
+
+    with open_store(cli.store_url) as store:
+        found = prune(store, days * 86_400, keep, dry_run=True)
+        if found.runs and not dry_run:
+            cli.confirm(f"Forget {len(found.runs)} runs with {found.events} events for good?", yes=yes)
+            found = prune(store, days * 86_400, keep)
+    words = "would be forgotten" if dry_run else "forgotten"
+    cli.out.line(f"{len(found.runs)} runs with {found.events} events {words}, {found.files} kept files removed")
+    for run_id in found.runs:
+        cli.out.line(f"  {run_id}")
+    cli.out.document(ExitCode.DONE, {**asdict(found), "dry_run": dry_run})
+    return ExitCode.DONE
+
+
+@history.command("vacuum", help="Give the space of forgotten runs back to the disk.")
+@command_options
+def vacuum_store(cli: Cli) -> int:
+    from orchestrator.store.retention import vacuum
+
+    with open_store(cli.store_url) as store:
+        before, after = vacuum(store)
+    cli.out.line(f"the store was compacted from {before / 2**20:.1f} to {after / 2**20:.1f} MiB")
+    cli.out.document(ExitCode.DONE, {"bytes_before": before, "bytes_after": after})
     return ExitCode.DONE
 
 
@@ -73,8 +106,19 @@ def explain(cli: Cli, task: str, run_id: str | None) -> int:
     cli.out.line(f"{found.key}: {found.state.value}, {found.verdict}")
     for reason in found.reasons:
         cli.out.line(f"  {reason.kind}: {reason.text}")
+    for name, before, now in compared(found):
+        cli.out.line(f"  {name}: {before}" if before == now else f"  {name}: {before} -> {now}")
     cli.out.document(ExitCode.DONE, asdict(found))
     return ExitCode.DONE
+
+
+def compared(found: Explanation) -> list[tuple[str, str, str]]:
+    """Inputs that changed and every fact of the host: what it is, then its value in the run before and in this one."""
+    rows = [(f"input {change.name}", change.old, change.new) for change in found.inputs_changed]
+    for name in sorted({*found.facts_before, *found.facts_now}):
+        now = found.facts_now.get(name)
+        rows.append((f"host {name}", found.facts_before.get(name) if found.facts_before else now, now))
+    return [(name, short(before), short(now)) for name, before, now in rows]
 
 
 def _chosen(store: Store, run_id: str | None) -> RunRecord:

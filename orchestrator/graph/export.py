@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from orchestrator.store.records import outcome_to_json
 from orchestrator.store.store import Store
 
 
-def export_run(store: Store, run_id: str, folder: Path, extra: Mapping[str, Path] | None = None) -> list[Path]:
+def export_run(store: Store, run_id: str, folder: Path) -> list[Path]:
     """Writes run, tasks, evidence, notes, metrics, events, a log per task and every kept file into an empty `folder`.
 
-    `extra` adds files by the name they get, such as plots and the roadmap. Returns what was written.
+    Returns what was written.
     """
     run = store.runs.get(run_id)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not an empty folder: choose a new one")
     folder.mkdir(parents=True, exist_ok=True)
-    written = [
+    return [
         _json(folder / "run.json", {**asdict(run), "outcome": json.loads(outcome_to_json(run.outcome) or "null")}),
         _json(folder / "tasks.json", [asdict(task) for task in store.tasks.list(run.id)]),
         _json(folder / "evidence.json", [asdict(item) for item in store.evidence.of_run(run.id)]),
@@ -33,11 +33,6 @@ def export_run(store: Store, run_id: str, folder: Path, extra: Mapping[str, Path
         *_events(store, run.id, folder),
         *_files(store, run.id, folder / "files"),
     ]
-    for name, source in (extra or {}).items():
-        target = folder / Path(name).name
-        shutil.copy(source, target)
-        written.append(target)
-    return written
 
 
 def _json(path: Path, value: Any) -> Path:

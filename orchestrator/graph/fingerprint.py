@@ -44,7 +44,7 @@ class InputChange:
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.name}: {_short(self.old)} -> {_short(self.new)}"
+        return f"{self.name}: {short(self.old)} -> {short(self.new)}"
 
 
 def differences(old: Basis, new: Basis) -> list[InputChange]:
@@ -62,6 +62,7 @@ def differences(old: Basis, new: Basis) -> list[InputChange]:
     return changes
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value in at most 60 characters."""
     text = "nothing" if value is None else canonical(value)
     return text if len(text) <= 60 else text[:57] + "..."

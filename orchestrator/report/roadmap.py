@@ -14,11 +14,13 @@ import jinja2
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.report.roadmap_view import RoadmapView, roadmap_view
+from orchestrator.store.jsontext import clean_text
 from orchestrator.store.store import Store
 
 NAME = "sglang-ddtree-roadmap.md"
 HASH_LINE = re.compile(r"^<!-- generated, sha256 ([0-9a-f]{64}) -->\n", re.M)
 NOTES_START, NOTES_END = "<!-- notes: yours to edit -->", "<!-- end of notes -->"
+HEADING = "\n\n## Notes\n\n"
 EMPTY_NOTES = "\nWrite here; this section is kept when the roadmap is regenerated.\n"
 
 
@@ -49,7 +51,7 @@ def regenerate(store: Store, home: Path, *, run_id: str | None = None, check: bo
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     body = render(view)
     digest = hashlib.sha256(body.encode()).hexdigest()
-    text = f"<!-- generated, sha256 {digest} -->\n{body}\n{NOTES_START}{_notes(old)}{NOTES_END}\n"
+    text = f"<!-- generated, sha256 {digest} -->\n{body}{HEADING}{NOTES_START}{_notes(old)}{NOTES_END}\n"
     if check:
         _compare(path, old, body, digest)
     elif text != old:
@@ -61,9 +63,17 @@ def regenerate(store: Store, home: Path, *, run_id: str | None = None, check: bo
 
 def render(view: RoadmapView) -> str:
     """The generated part as Markdown."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(resources.files("roadmap").joinpath("roadmap.md.j2").read_text("utf-8"))
     return template.render(**_escaped(vars(view)))
+
+
+def write_copy(store: Store, run_id: str, folder: Path) -> list[Path]:
+    """The generated part and its plot for one run, for an archive: no notes, nothing to regenerate."""
+    view = roadmap_view(store, run_id)
+    path = folder / NAME
+    path.write_text(render(view) + "\n", encoding="utf-8")
+    return [path, *_write_plot(view, folder)]
 
 
 def _compare(path: Path, old: str, body: str, digest: str) -> None:
@@ -73,7 +83,7 @@ def _compare(path: Path, old: str, body: str, digest: str) -> None:
     start = old.find(NOTES_START)
     if match is None or start < 0:
         raise RoadmapDrift(f"{path} has lost its generated marks; `orchestrate roadmap` writes it anew.")
-    generated = old[match.end() : start].removesuffix("\n")
+    generated = old[match.end() : start].removesuffix(HEADING)
     if hashlib.sha256(generated.encode()).hexdigest() != match.group(1):
         raise RoadmapDrift(f"{path} was edited by hand outside its notes; move the edit there, then regenerate.")
     if match.group(1) != digest:
@@ -85,21 +95,22 @@ def _notes(old: str) -> str:
     return old[start + len(NOTES_START) : end] if 0 <= start < end else EMPTY_NOTES
 
 
-def _write_plot(view: RoadmapView, folder: Path) -> None:
+def _write_plot(view: RoadmapView, folder: Path) -> list[Path]:
     if view.plot is None or not view.arms:
-        return
+        return []
     from orchestrator.report.plots import speed_by_budget
 
     target = folder / view.plot
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(speed_by_budget(view.arms, view.margin).png)
+    return [target]
 
 
 def _escaped(value: Any) -> Any:
-    """Text of tasks, notes and hosts as one Markdown table cell: no line breaks, no pipes, no markup."""
+    """Text of tasks, notes and hosts as one Markdown table cell: no line breaks, pipes, HTML, links or pictures."""
     if isinstance(value, str):
-        flat = " ".join(value.split())
-        return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+        flat = " ".join(clean_text(value).split())
+        return flat.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
     if isinstance(value, Mapping):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

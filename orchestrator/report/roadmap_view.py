@@ -48,8 +48,7 @@ def roadmap_view(store: Store, run_id: str | None = None) -> RoadmapView:
     run = _run(store, run_id)
     tasks = store.tasks.list(run.id)
     outputs = {task.key: task.output or {} for task in tasks}
-    plan = store.facts.latest("roadmap.plan", run.host, run.host)
-    plan_data: Mapping[str, Any] = plan.data if plan else {}
+    plan_data = _plan(store, run)
     arms = _ARMS.validate_python(outputs.get("benchmark", {}).get("arms", []))
     verdict = _verdict(outputs)
     return RoadmapView(
@@ -62,7 +61,7 @@ def roadmap_view(store: Store, run_id: str | None = None) -> RoadmapView:
         knobs=plan_data.get("knobs", []),
         hooks=_hooks(outputs),
         testing=plan_data.get("testing", []),
-        expectations=_expectations(plan_data.get("expectations", []), arms),
+        expectations=_expectations(plan_data.get("expectations", []), arms, outputs.get("compare", {})),
         budgets=[_budget(arm) for arm in arms],
         plot=f"plots/{run.id}.png" if arms else None,
         risks=outputs.get("map-risks", {}).get("risks", []),
@@ -79,6 +78,13 @@ def _run(store: Store, run_id: str | None) -> RunRecord:
     if run is None:
         raise UsageError("The store has no run yet; `orchestrate run deploy-ddtree` makes one.")
     return run
+
+
+def _plan(store: Store, run: RunRecord) -> Mapping[str, Any]:
+    """What the run recorded about its own plan, else what the newest run on its host did."""
+    own = store.facts.list("roadmap.plan", run.host, run_id=run.id)
+    newest = own[-1] if own else store.facts.latest("roadmap.plan", run.host, run.host)
+    return newest.data if newest else {}
 
 
 def _time(seconds: float | None) -> str:
@@ -159,31 +165,36 @@ def _budget(arm: ArmSummary) -> Row:
     }
 
 
-def _expectations(rows: Sequence[Row], arms: Sequence[ArmSummary]) -> list[Row]:
-    """The expected figures with what this run measured for the same budget."""
-    by_budget = {arm.budget: arm for arm in arms}
-    return [
-        {**row, "measured": _measured(by_budget[row["nodes"]], row["figure"]) if row.get("nodes") in by_budget else ""}
-        for row in rows
-    ]
+def _expectations(rows: Sequence[Row], arms: Sequence[ArmSummary], compared: Row) -> list[Row]:
+    """The expected figures with what this run measured: `figure` is tokens, speed, best_speed or equal."""
+    return [{**row, "measured": _measured(row, arms, compared)} for row in rows]
 
 
-def _measured(arm: ArmSummary, figure: str) -> str:
-    if figure == "speed":
-        return f"{arm.ratio:.3f}x" if arm.ratio is not None else ""
-    tree, linear = arm.tree_tokens_per_step, arm.linear_tokens_per_step
-    return f"{tree / linear:.3f}x" if tree and linear else ""
+def _measured(row: Row, arms: Sequence[ArmSummary], compared: Row) -> str:
+    if row["figure"] == "equal":
+        return f"{compared['equal']} of {compared['prompts']}" if compared else ""
+    if row["figure"] == "best_speed":
+        best = max((arm for arm in arms if arm.ratio is not None), key=lambda arm: arm.ratio or 0.0, default=None)
+        return f"{best.ratio:.3f}x at B={best.budget}" if best else ""
+    arm = next((arm for arm in arms if arm.budget == row.get("nodes")), None)
+    if arm is None:
+        return ""
+    chain = arm.chain_tokens_per_step or arm.linear_tokens_per_step
+    ratio = arm.ratio if row["figure"] == "speed" else (arm.tree_tokens_per_step or 0.0) / chain if chain else None
+    return f"{ratio:.3f}x" if ratio else ""
 
 
 def _notes(store: Store, run: RunRecord, outputs: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     notes: list[Row] = [
-        {"at": _time(note.at), "author": note.author, "kind": note.kind, "text": note.text}
+        {"at": _time(note.at), "author": note.author, "kind": note.kind, "task": note.task_key or "", "text": note.text}
         for note in store.notes.list()
     ]
     decided = outputs.get("decide")
     if decided and decided.get("by") == "override":
         text = f"{decided['decision']}: {decided['why']}"
-        notes.append({"at": _time(run.created_at), "author": run.started_by, "kind": "decision", "text": text})
+        notes.append(
+            {"at": _time(run.created_at), "author": run.started_by, "kind": "decision", "task": "decide", "text": text}
+        )
     return notes
 
 
@@ -205,5 +216,7 @@ def _next_steps(outputs: Mapping[str, Mapping[str, Any]], verdict: Row) -> list[
         steps.append(f"Measure again with `--set pairs={needed or 10}`: {measured.get('reason', '')}")
     elif decision == "keep linear":
         steps.append("Keep the linear service; measure again when model, draft or engine change.")
+    if decision is not None:  # what inspection advised before the run is done
+        return steps
     advice = outputs.get("recommend", {}).get("recommendation", {})
     return steps + [str(step) for step in advice.get("next_steps", [])]

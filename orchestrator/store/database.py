@@ -142,6 +142,10 @@ class Database(ABC):
         connection.close()
 
     @abstractmethod
+    def size(self) -> int:
+        """The bytes that the store takes."""
+
+    @abstractmethod
     def _connect(self) -> Any: ...
 
     @abstractmethod

@@ -28,6 +28,12 @@ class PostgresDatabase(Database):
         super().__init__(place)
         self._dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
 
+    def size(self) -> int:
+        with self.read() as tx:
+            row = tx.one("SELECT pg_database_size(current_database()) AS bytes")
+        assert row is not None
+        return int(row["bytes"])
+
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
             self._dsn,

@@ -37,9 +37,11 @@ def prune(store: Store, older_than_s: float, keep: int = 1, dry_run: bool = Fals
     return Pruned(doomed, events, files)
 
 
-def vacuum(store: Store) -> None:
-    """Gives the space of removed rows back to the disk."""
+def vacuum(store: Store) -> tuple[int, int]:
+    """Gives the space of removed rows back to the disk; the store's bytes before and after."""
+    before = store.database.size()
     store.database.vacuum()
+    return before, store.database.size()
 
 
 def _doomed(rows: list[Row], before: float, keep: int) -> list[Row]:

@@ -28,6 +28,21 @@ class SqliteDatabase(Database):
         self.path = path
         self.read_only = read_only
 
+    def size(self) -> int:
+        with self.read() as tx:
+            pages, size = tx.one("PRAGMA page_count"), tx.one("PRAGMA page_size")
+        assert pages is not None
+        assert size is not None
+        return int(pages["page_count"]) * int(size["page_size"])
+
+    def vacuum(self) -> None:
+        super().vacuum()
+        connection = self._take()
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # only then do the files shrink
+        finally:
+            self._give_back(connection)
+
     def _connect(self) -> sqlite3.Connection:
         deadline = time.monotonic() + GIVE_UP_S
         while True:
