@@ -1,24 +1,34 @@
 """Run groups of tests in the interpreters they need, and end with one line `N passed, N failed`.
 
-`python tools/run_tests.py [GROUP …]`; without a group, those of `make test`. A skipped test is named and counts as
+`python tools/run_tests.py [GROUP …]`; without a group, those of `make test`, which leave out what needs large downloads. A skipped test is named and counts as
 failed when CI=true, because a check that did not run proves nothing.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools import engine_env
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".run" / "tests"
 ENGINE_SIDE = ("tests/engine", "tests/kernels", "tests/models", "tests/baselines")
-OWN_GROUPS = ("tests/e2e", "tests/hosts_lab")
+WHEEL_TESTS = "tests/inspect/test_wheels.py"
+OWN_GROUPS = ("tests/e2e", "tests/hosts_lab", WHEEL_TESTS)
+NEWEST_SGLANG = "0.5.23"
+GROUP_MINUTES = 30
+MOST_SHOWN = 60_000
+PRINTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -32,17 +42,48 @@ class Counts:
 
 
 def pytest(name: str, python: str, arguments: list[str], env: Mapping[str, str] | None = None) -> Counts:
-    """One pytest process; what its JUnit file says, or one failure when it left none."""
+    """One pytest process; what its JUnit file says, or one failure when it left none.
+
+    Its output goes to .run/tests/NAME.log: the end is printed, or all of it when something failed.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
-    report = RESULTS / f"{name}.xml"
+    report, log = RESULTS / f"{name}.xml", RESULTS / f"{name}.log"
     report.unlink(missing_ok=True)
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
-    print(f"== {name}: {' '.join(command[3:])}", flush=True)
+    say(f"== {name}: started, output in {log.relative_to(ROOT)}")
     started = time.monotonic()
-    code = subprocess.run(command, cwd=ROOT, env={**os.environ, **(env or {})}, check=False).returncode
-    print(f"== {name}: exit {code} after {time.monotonic() - started:.0f} s", flush=True)
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=output, stderr=subprocess.STDOUT
+        )
+        code = _wait(process, name, log)
+    text = log.read_text(errors="replace")
+    shown = text[-MOST_SHOWN:] if code else "\n".join(text.splitlines()[-3:])
+    say(f"{shown}\n== {name}: exit {code} after {time.monotonic() - started:.0f} s")
     counts = read_report(report)
     return counts if code == 0 or counts.failed else counts + Counts(failed=1)
+
+
+def _wait(process: subprocess.Popen[bytes], name: str, log: Path) -> int:
+    """Wait for a group with a sign of life every minute; one that hangs is ended, which fails it."""
+    for minute in range(1, GROUP_MINUTES + 1):
+        try:
+            return process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            last = (log.read_text(errors="replace").strip().splitlines() or ["no output yet"])[-1]
+            say(f"   {name}: {minute} min, {last[-60:]}")
+    process.terminate()
+    say(f"== {name} hung for {GROUP_MINUTES} minutes and was ended")
+    try:
+        return process.wait(timeout=60) or 1
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait() or 1
+
+
+def say(text: str) -> None:
+    with PRINTING:
+        print(text, flush=True)
 
 
 def read_report(report: Path) -> Counts:
@@ -80,19 +121,32 @@ def model_tests() -> Counts:
 
 
 def _engine(arguments: list[str]) -> tuple[str, list[str], dict[str, str]]:
-    sys.path.insert(0, str(ROOT))
-    from tools import engine_env
-
     python = engine_env.make()
     path = os.pathsep.join([str(ROOT / "engine"), str(engine_env.TOOLS)])
     return str(python), ["-q", *arguments], {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
+def wheel_tests() -> Counts:
+    """What inspect says about wheels of many releases, which are downloaded, unpacked and kept, and never run."""
+    env = {"ORCHESTRATE_FULL": "1", "ORCHESTRATE_WHEELS": str(ROOT / ".cache" / "unpacked")}
+    return pytest("wheels", sys.executable, ["-q", WHEEL_TESTS], env)
+
+
+def newest_engine_tests() -> Counts:
+    """The engine's tests against the newest supported SGLang instead of the one of the CPU engine."""
+    python, arguments, env = _engine(["tests/engine", "--durations=10"])
+    tree = ROOT / ".cache" / f"sglang-{NEWEST_SGLANG}"
+    if not tree.is_dir():
+        part = tree.with_name(f"{tree.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        options = ["-q", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--target", str(part)]
+        subprocess.run([python, "-m", "pip", "install", *options, f"sglang=={NEWEST_SGLANG}"], check=True)
+        part.rename(tree)
+    return pytest(f"engine-{NEWEST_SGLANG}", python, arguments, {**env, "ENGINE_SGLANG_TREE": str(tree)})
+
+
 def story_tests() -> Counts:
     """The main job on embedded hosts of its own."""
-    sys.path.insert(0, str(ROOT))
-    from tools import engine_env
-
     engine_env.make()
     base = engine_env.engine_python().parent.parent
     return pytest("e2e", sys.executable, ["tests/e2e", "-x", "--durations=10"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
@@ -105,17 +159,37 @@ GROUPS: dict[str, Callable[[], Counts]] = {
     "models": model_tests,
     "e2e": story_tests,
 }
+LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
+    "wheels": wheel_tests,
+    f"engine-{NEWEST_SGLANG}": newest_engine_tests,
+}
+
+
+ENGINE_LANE = ("engine", "kernels", "models", f"engine-{NEWEST_SGLANG}")
 
 
 def main(names: list[str]) -> int:
-    total = Counts()
-    for name in names or list(GROUPS):
-        total = total + GROUPS[name]()
+    """Two lanes side by side, one a processor: groups of the engine's interpreter, and the others."""
+    known = GROUPS | LARGE_GROUPS
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"There is no group {unknown[0]!r}; known: {', '.join(known)}.")
+        return 2
+    chosen = names or list(GROUPS)
+    if any(name not in ("orchestrator", "wheels") for name in chosen):
+        engine_env.make()  # before the lanes, which both use it
+    lanes = ([n for n in chosen if n in ENGINE_LANE], [n for n in chosen if n not in ENGINE_LANE])
+    with ThreadPoolExecutor(2) as pool:
+        total = sum((counts for lane in pool.map(_lane, lanes) for counts in lane), Counts())
     for skip in total.skipped:
         print(f"skipped: {skip}")
     failed = total.failed + (len(total.skipped) if os.environ.get("CI") == "true" else 0)
     print(f"{total.passed} passed, {failed} failed")
     return 0 if total.passed and not failed else 1
+
+
+def _lane(names: list[str]) -> list[Counts]:
+    return [(GROUPS | LARGE_GROUPS)[name]() for name in names]
 
 
 if __name__ == "__main__":
