@@ -14,7 +14,7 @@ help:
 	@echo "make lint           ruff, mypy, import contracts"
 	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
 	@echo "make fault-matrix   every fault at every point of a deploy, on those hosts"
-	@echo "make crash-matrix   SIGKILL at every event of a run"
+	@echo "make crash-matrix   SIGKILL at every event of a run, and at random ones of real deployments"
 	@echo "make test-full      test, and what needs large downloads"
 	@echo "make bench          the orchestrator's own benchmarks"
 	@echo "make docs           regenerate what is generated in docs/"
@@ -50,6 +50,7 @@ fault-matrix: venv
 
 crash-matrix: venv
 	@$(PY) -m tests.graph.crash_matrix
+	@$(PY) -m tests.graph.real_kills
 
 bench: venv
 	@$(PY) -m tests.graph.bench

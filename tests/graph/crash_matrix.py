@@ -6,6 +6,7 @@ python -m tests.graph.crash_matrix [--points N]   ends with a line `N passed, N 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import shutil
@@ -13,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from tests.graph.fake_host import FakeHost
 from tests.graph.stand_in import SCENARIOS
 
 RUN = "r1"
+Cell = tuple[str, int, Path, dict[str, Any]]  # scenario, kill point, empty store, wanted end state
 
 
 class Bomb:
@@ -163,30 +166,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, help="try only this many points, drawn from all of them")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    return run_matrix(options.points, random.Random(options.seed))
+    return run_matrix(options.points, random.Random(options.seed), options.processes)
 
 
-def run_matrix(sample: int | None, draw: random.Random) -> int:
+def try_cell(cell: Cell) -> tuple[Cell, list[str]]:
+    """One point, in a worker process."""
+    scenario, point, template, wanted = cell
+    graph, expected = SCENARIOS[scenario]
+    return cell, try_point(graph, template, point, expected, wanted)
+
+
+def run_matrix(sample: int | None, draw: random.Random, processes: int) -> int:
     """Prints failures and the number of kill points; returns 0 when all passed."""
     passed = failed = 0
     with tempfile.TemporaryDirectory() as name:
         template = Path(name) / "template.db"
         open_store(f"sqlite:///{template}").close()
         (Path(name) / "template.db-wal").unlink(missing_ok=True)
-        cells = []
+        cells: list[Cell] = []
         for scenario, (graph, expected) in SCENARIOS.items():
             points, wanted = count_points(graph, template, expected)
             print(f"{scenario}: {points} kill points", flush=True)
-            cells += [(scenario, point, wanted) for point in range(points)]
+            cells += [(scenario, point, template, wanted) for point in range(points)]
         if sample is not None:
             cells = draw.sample(cells, min(sample, len(cells)))
-        for scenario, point, wanted in cells:
-            graph, expected = SCENARIOS[scenario]
-            problems = try_point(graph, template, point, expected, wanted)
-            passed, failed = passed + (not problems), failed + bool(problems)
-            for problem in problems:
-                print(f"{scenario}, point {point}: {problem}", flush=True)
+        started = time.monotonic()
+        with multiprocessing.get_context("fork").Pool(processes) as pool:
+            for (scenario, point, *_), problems in pool.imap_unordered(try_cell, cells):
+                passed, failed = passed + (not problems), failed + bool(problems)
+                for problem in problems:
+                    print(f"{scenario}, point {point}: {problem}", flush=True)
+                if (passed + failed) % 100 == 0:
+                    print(f"{passed + failed} of {len(cells)} after {time.monotonic() - started:.0f} s", flush=True)
     print(f"{len(cells)} kill points tried")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0

@@ -39,7 +39,7 @@ from orchestrator.graph.model import State
 """
 
 READ = """
-    import sys
+    import sys, time
     from orchestrator.store.store import open_store
     store = open_store(sys.argv[1])
     seq = counted = 0
@@ -53,6 +53,7 @@ READ = """
             counted += 1
             assert event.data["n"] == counted, f"expected {counted}, followed {event}"
             seq = event.seq
+        time.sleep(0.002)  # a reader that never rests takes the processor that the writers need
 """
 
 HANG = """
