@@ -79,6 +79,9 @@ class RunOracle(Action):
         session.transport.put_bytes(as_jsonl(self._prompts), prompts, sudo=session.privileged)
         work = session.work(f"oracle-{key}")
         env = {"PYTHONPATH": host_tools.send_baselines(session), "HF_HUB_OFFLINE": "1"}
+        if session.config.engine == "sglang-cpu":
+            # The small pairs gain nothing from threads, whose barriers stall beside a busy engine.
+            env["OMP_NUM_THREADS"] = "1"
         command = host_tools.command(python, "oracle", *arguments, "--prompts", prompts, "--out", out)
         # The live service comes first wherever both want the processor.
         work.start(["nice", "-n", "5", *command], env=env, cwd="/")
