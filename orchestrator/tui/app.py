@@ -123,6 +123,7 @@ class OrchestrateApp(App[int]):
         }
         self.switcher = ContentSwitcher(*self.views.values(), id="views", initial="run")
         self._trouble = ""
+        self._banner_text = ""
         self._left: float | None = None
         self._estimated_at = 0.0
         self._filters.append(_StripColour(self))
@@ -191,8 +192,10 @@ class OrchestrateApp(App[int]):
         text = self._trouble or (
             f"the store has not answered for {silent:.0f} s; what you see is from before" if silent > SILENT_S else ""
         )
-        self.banner.update(text)
-        self.banner.set_class(bool(text), "-shown")
+        if text != self._banner_text:
+            self._banner_text = text
+            self.banner.update(text)
+            self.banner.set_class(bool(text), "-shown")
 
     def _tick(self) -> None:
         now = self.clock()

@@ -123,7 +123,7 @@ async def test_a_store_that_is_not_there_yet_is_waited_for(
             await until(pilot, lambda: "No run in this store yet" in screen_text(app))
             Script.begin(store, clock)
             await until(pilot, lambda: "deploy-ddtree on pro6000" in screen_text(app))
-        assert not app.query_one("#banner").has_class("-shown")
+        await until(pilot, lambda: not app.query_one("#banner").has_class("-shown"))
 
 
 async def test_a_store_that_vanishes_is_said_and_found_again(demo: Stage) -> None:

@@ -20,7 +20,7 @@ from tests.tui.demosite import ROOT, install_demo_graph
 from tests.tui.test_operating import Site
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-PATIENCE_S = 90.0
+PATIENCE_S = 120.0
 
 
 class Terminal:

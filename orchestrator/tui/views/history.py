@@ -44,6 +44,7 @@ class HistoryView(View):
         self.marked: str | None = None
         self._shown: str | None = None
         self._now = 0.0
+        self._compared_at: str | None = None  # the row under the cursor when the comparison came
 
     def compose(self) -> ComposeResult:
         yield self.table
@@ -58,6 +59,7 @@ class HistoryView(View):
         self._fill(now)
 
     def show_comparison(self, comparison: Comparison) -> None:
+        self._compared_at = self.table.current
         self.page.show(comparison.blocks)
         self.page.scroll_home(animate=False)
 
@@ -71,6 +73,10 @@ class HistoryView(View):
 
     @on(Rows.RowHighlighted)
     def _show_details(self) -> None:
+        """Not over a comparison: the table says so too when it is only drawn anew with the cursor where it was."""
+        if self.table.current == self._compared_at:
+            return
+        self._compared_at = None
         run = next((run for run in self.runs if run.id == self.table.current), None)
         if run is not None:
             self.page.show(one_run_page(run, self._now))

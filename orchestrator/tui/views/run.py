@@ -162,21 +162,18 @@ class RunView(View):
             self.post_message(self.WantDetail(self._selected))
 
     def _show_pages(self, now: float) -> None:
+        """Only the page in front is drawn: the others would cost a layout with every key."""
         reading, task = self.task_tree.reading, self.selected_task
-        if task is None:
-            page = run_page(reading, now)
-            self.why.show(page)
-            self.evidence.show(_choose())
-            self.changes.show(_choose())
-            return
-        detail = self.detail if self.detail and self.detail.task_key == task.key else None
+        detail = self.detail if task and self.detail and self.detail.task_key == task.key else None
         if self.parts.active == "why":
-            self.why.show(why_page(reading, task.key, detail.explained if detail else (), now))
+            explained = detail.explained if detail else ()
+            self.why.show(why_page(reading, task.key, explained, now) if task else run_page(reading, now))
         elif self.parts.active == "evidence":
-            self.evidence.show(evidence_page(task, detail.evidence if detail else None, now))
+            evidence = detail.evidence if detail else None
+            self.evidence.show(evidence_page(task, evidence, now) if task else _choose())
         elif self.parts.active == "changes":
-            changes = None if self.plan is None else self.plan.get(task.key, ())
-            self.changes.show(changes_page(task, changes, self.plan_problem))
+            changes = None if self.plan is None or task is None else self.plan.get(task.key, ())
+            self.changes.show(changes_page(task, changes, self.plan_problem) if task else _choose())
 
     # Keys
 

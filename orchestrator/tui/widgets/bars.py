@@ -24,6 +24,7 @@ class Header(Static):
         super().__init__(id=id)
         self.look = look
         self.segments: Sequence[Line] = ()
+        self._lines = 0
 
     def show(self, segments: Sequence[Line], *, anew: bool = False) -> None:
         if anew or list(segments) != list(self.segments):
@@ -42,7 +43,9 @@ class Header(Static):
                 lines[-1] = Text.assemble(lines[-1], GAP, text)
             else:
                 lines.append(text)
-        self.update(Text("\n").join(lines))
+        wraps = any(line.cell_len > width for line in lines)
+        self.update(Text("\n").join(lines), layout=wraps or len(lines) != self._lines)
+        self._lines = 0 if wraps else len(lines)  # how many rows a wrapped one takes only the layout knows
 
     @property
     def plain(self) -> str:
@@ -96,7 +99,7 @@ class TabLine(Static):
             self._ends.append((text.cell_len, name))
         if self.note:
             text.append(f"  {self.note}", self.look.tones[Tone.DIM])
-        self.update(text)
+        self.update(text, layout=False)
 
     def on_click(self, event: events.Click) -> None:
         for end, name in self._ends:

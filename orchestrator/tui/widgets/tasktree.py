@@ -87,7 +87,8 @@ class TaskTree(ScrollView, can_focus=True):
         self.reading, self.now = reading, now
         if rebuilt or not self.rows:
             self._rebuild()
-        self.refresh()
+        else:
+            self.refresh()
 
     def tick(self, now: float) -> None:
         """Only the times of running tasks change."""
@@ -117,9 +118,9 @@ class TaskTree(ScrollView, can_focus=True):
         """Shows only tasks whose key, content, state or reason contains the text."""
         self.pattern = pattern.casefold()
         self._rebuild()
-        self.refresh()
 
     def _rebuild(self) -> None:
+        self.refresh()
         before = self.current
         rows: list[Row] = []
         for phase, tasks in self.reading.phases.items():
@@ -215,8 +216,9 @@ class TaskTree(ScrollView, can_focus=True):
 
     def _go(self, index: int) -> None:
         index = max(0, min(index, len(self.rows) - 1)) if self.rows else 0
+        for line in {self.cursor, index}:
+            self.refresh_line(line)
         self.cursor = index
-        self.refresh()
         self._keep_in_view()
         row = self.current
         self.post_message(self.Moved(row.key if row else None))
@@ -249,12 +251,10 @@ class TaskTree(ScrollView, can_focus=True):
         (self.folded.add if fold else self.folded.discard)(row.phase)
         if fold != folded:
             self._rebuild()
-            self.refresh()
 
     def action_fold_all(self) -> None:
         self.folded = set() if self.folded else set(self.reading.phases)
         self._rebuild()
-        self.refresh()
 
     def action_jump_to_running(self) -> None:
         """To the task that matters now: the running one, else one that failed or is not confirmed."""
