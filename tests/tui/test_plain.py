@@ -41,14 +41,14 @@ def test_follows_until_the_run_ends(demo: Stage) -> None:
     codes: list[int] = []
     follower = threading.Thread(target=lambda: codes.append(follow_plain(demo.url, RUN_ID, say, demo.clock)))
     follower.start()
-    assert began.wait(30)
+    assert began.wait(120)
     demo.script.log("bench-budgets", "pair 8 of 12")
     demo.script.finish("bench-budgets")
     for task in list(demo.script.tasks.values()):
         if task.state is State.PENDING:
             demo.script.change(task.key, State.SKIPPED, reason="measured: keep linear")
     demo.script.end(RunState.COMPLETED, 9, "measured: keep linear")
-    follower.join(60)
+    follower.join(120)
     assert codes == [9]
     assert "03:04:55  bench-budgets: pair 8 of 12" in lines
     assert any("completed: looked again at bench-budgets" in line for line in lines)

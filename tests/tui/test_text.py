@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -20,6 +20,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=12,
 )
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault
 KINDS = st.sampled_from(
     [
         "log",
@@ -46,6 +47,7 @@ def harmful(text: str) -> list[str]:
     return [c for c in text if unicodedata.category(c) in ("Cc", "Cs") or c in "\u202a\u202e\u2066\u2069"]
 
 
+@UNHURRIED
 @given(KINDS, FIELDS | JSON)
 def test_any_event_becomes_harmless_lines(kind: str, data: Any) -> None:
     lines = log_lines(Event(1, "r1", "task", kind, data, 0.0, 1))
@@ -54,6 +56,7 @@ def test_any_event_becomes_harmless_lines(kind: str, data: Any) -> None:
         assert not harmful(line.text)
 
 
+@UNHURRIED
 @given(st.text(max_size=300))
 def test_one_line_is_one_harmless_line(text: str) -> None:
     assert not harmful(one_line(text))
@@ -70,6 +73,7 @@ def test_a_line_with_breaks_becomes_several() -> None:
     assert [line.text for line in lines] == ["one", "two", "three", "four"]
 
 
+@UNHURRIED
 @given(st.text(alphabet=st.characters(exclude_categories=("Cc", "Cs")), max_size=400), st.integers(8, 120))
 def test_wrapping_loses_no_word_and_fits(text: str, width: int) -> None:
     parts = wrap(text, width)

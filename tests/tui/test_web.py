@@ -25,17 +25,18 @@ def address(demo: Stage) -> Iterator[str]:
         yield found.group()
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         process.stdout.close()
+
+
+def visitor() -> httpx.Client:
+    """Waits for a server that is only starting, and for one on a busy machine."""
+    return httpx.Client(transport=httpx.HTTPTransport(retries=10), timeout=120)
 
 
 def test_the_token_works_once_and_nothing_else_gets_in(address: str) -> None:
     base, _, _ = address.partition("/?")
-    transport = httpx.HTTPTransport(retries=10)
-    with (
-        httpx.Client(transport=transport) as stranger,
-        httpx.Client(transport=httpx.HTTPTransport(retries=10)) as guest,
-    ):
+    with visitor() as stranger, visitor() as guest:
         for path in ("/", "/?token=wrong", "/ws", "/static/js/textual.js"):
             assert stranger.get(base + path).status_code == 403
         assert stranger.get(address, headers={"Host": "evil.example"}).status_code == 403
