@@ -132,7 +132,20 @@ class Attempt:
         with self.session.record() as event:
             self._change(State.IN_PROGRESS, fingerprint=basis.fingerprint, inputs_json=basis.to_json())
             event("task.probed", self.spec.key, satisfied=probe.satisfied, reason=probe.reason, facts=dict(probe.facts))
+            self._contradict(event, probe)
         return probe
+
+    def _contradict(self, event: Any, probe: Probe) -> None:
+        """A change of an earlier run that is no longer there: its proof says so from now on.
+
+        Only for changes: a task that merely looks says "not satisfied" in every run.
+        """
+        if probe.satisfied or not self.spec.changes_host or self._candidate is None or not self._candidate.usable:
+            return
+        proof = self._candidate.evidence
+        reason = f"run {self.session.run_id} found: {self.session.masked(probe.reason)}"
+        self.session.store.evidence.contradict(proof.id, reason)
+        event("evidence.contradicted", self.spec.key, evidence=proof.id, proved_by=proof.proved_by_run, reason=reason)
 
     def _apply(self) -> None:
         self.context.check_cancelled()

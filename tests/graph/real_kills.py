@@ -35,6 +35,7 @@ HOST = "local"
 QUIET = ("log", "progress", "metric", "fact")  # events that come in crowds; points are drawn from the others
 MAX_DELAY_S = 4.0  # a kill falls up to so long after its event, into the middle of effects
 SETTLE_S = 40.0
+RUN_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def undisturbed(yard: Yard, name: str) -> tuple[int, dict[str, Any]]:
     """How many events such a run writes, and how it leaves host and store."""
     way, store = WAYS[name], yard.new_store()
     started = time.monotonic()
-    done = yard.story.orchestrate(*yard.deploy(way, store))
+    done = yard.story.orchestrate(*yard.deploy(way, store), timeout_s=RUN_S)
     if done.code != way.exit_code:
         raise RuntimeError(f"an undisturbed run ({name}) ended with {done.code}: {done.stderr[-3000:]}")
     time.sleep(1.0)
@@ -220,7 +221,7 @@ def try_point(yard: Yard, point: Point, wanted: Mapping[str, Any]) -> list[str]:
     if not watched.reached:
         return ["the run ended before the point was reached"]
     resume = ("--resume", "last") if watched.seen else ()
-    done = yard.story.orchestrate(*yard.deploy(way, store, *resume))
+    done = yard.story.orchestrate(*yard.deploy(way, store, *resume), timeout_s=RUN_S)
     print(f"  killed after {watched.last}; resume ended with {done.code}", flush=True)
     problems = [] if done.code == way.exit_code else [f"resume ended with {done.code}: {done.stderr[-1500:]}"]
     found = yard.settled(store, wanted)
@@ -265,7 +266,7 @@ def tree_sha(story: Story) -> str:
 
 def run_points(yard: Yard, count: int, draw: random.Random) -> int:
     """Prints failures and the number of kill points; 0 when all passed."""
-    must(yard.story.orchestrate("hosts", "start", HOST))
+    must(yard.story.orchestrate("hosts", "start", HOST, timeout_s=RUN_S))
     environment = tree_sha(yard.story)
     events, wanted = {}, {}
     for name in ("keep linear", "adopt") if count > 2 else ("keep linear",):

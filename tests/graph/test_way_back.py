@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ExitCode, PlanStaleError, StoreError
+from orchestrator.graph.explain import explain
 from orchestrator.graph.model import Probe, State, TaskContext
 from orchestrator.store.records import Event, RunState
 from orchestrator.store.store import Store, open_store
@@ -234,6 +235,25 @@ def test_drift_under_a_task_that_is_not_done_is_mended_on_resume(store: Store, h
     assert host.has("x")
     (event,) = store.events.tail(run_id=first.run_id, kinds=("task.reopened",))
     assert event.data["reason"] == "the host drifted: missing: x"
+
+
+def test_drift_since_an_earlier_run_contradicts_its_evidence_and_the_change_is_made_again(
+    store: Store, host: FakeHost
+) -> None:
+    spec = graph(task("a", Effect("x"), changes_host=True))
+    first = runner(store, spec, host).run()
+    host.do("drop x")  # somebody else
+    second = runner(store, spec, host).run()
+    assert host.lines() == ["make x", "drop x", "make x"]
+    assert "evidence.contradicted" in kinds(store, second.run_id, "a")
+    assert explain(store, first.run_id, "a").verdict == "runs"
+    said = [reason.text for reason in explain(store, first.run_id, "a").reasons if reason.kind == "contradicted"]
+    assert said == [f"its evidence was contradicted: run {second.run_id} found: missing: x"]
+    assert explain(store, second.run_id, "a").verdict == "done"
+    resumed = runner(store, spec, host).run(first.run_id, resume=True)
+    reopened = store.events.latest(1, first.run_id, "a", ("task.reopened",))[0]
+    assert (resumed.exit_code, reopened.data["was"]) == (0, "completed")
+    assert f"run {second.run_id} found: missing: x" in reopened.data["reason"]
 
 
 def test_a_changed_graph_is_not_resumed(store: Store, host: FakeHost) -> None:
