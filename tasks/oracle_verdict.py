@@ -44,7 +44,7 @@ def basis(prompts: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]]
     varied = [p for p in prompts if p["distinct_6grams"] >= REPETITIVE_BELOW]
     if len(varied) >= FEWEST_PROMPTS:
         return varied, f"{len(varied)} of {len(prompts)} prompts, those whose text does not loop"
-    return list(prompts), f"all {len(prompts)} prompts, most of which loop: real text accepts less"
+    return list(prompts), f"all {len(prompts)} prompts, as too few do not loop: real text accepts less"
 
 
 def rows(document: Mapping[str, Any], costs: Mapping[int, float]) -> list[OracleRow]:
