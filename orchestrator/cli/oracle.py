@@ -45,7 +45,7 @@ def print_oracle(
         out.line("step cost: not known for this host; `orchestrate bench` measures it")
     out.line(f"figures from {oracle['basis']}")
     out.line(f"verdict  {verdict['decision']}: {verdict['reason']}")
-    out.line(f"kept     {oracle['baseline']} (deployments of this pair are checked against it)")
+    out.line(f"kept     {oracle['baseline']}")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
