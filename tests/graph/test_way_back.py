@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -265,7 +267,10 @@ def test_a_changed_graph_is_not_resumed(store: Store, host: FakeHost) -> None:
 def _press_at(kind: str, key: str) -> Callable[[Event], None]:
     def press(event: Event) -> None:
         if (event.kind, event.task_key) == (kind, key):
+            stop = inspect.getclosurevars(signal.getsignal(signal.SIGINT)).nonlocals["stop"]
             os.kill(os.getpid(), signal.SIGINT)
+            while not stop.is_set():  # the main thread handles it when it gets its turn
+                time.sleep(0.001)
 
     return press
 
