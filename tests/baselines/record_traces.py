@@ -22,9 +22,12 @@ from test_engine import Break, compaction_off_by_one, slot_zero_masked, stale_hy
 BASELINES = Path(__file__).resolve().parents[2] / "engine" / "baselines" / "data"
 NODES, NEW_TOKENS, PROMPTS = 64, 40, 4
 CASES: dict[str, tuple[str, Break | None]] = {
-    "right_dense": ("tiny-dense", None), "right_hybrid": ("tiny-hybrid", None),
-    "wrong_rope_depth": ("tiny-dense", wrong_rope_depth), "stale_hybrid_state": ("tiny-hybrid", stale_hybrid_state),
-    "compaction_off_by_one": ("tiny-dense", compaction_off_by_one), "slot_zero_masked": ("tiny-dense", slot_zero_masked),
+    "right_dense": ("tiny-dense", None),
+    "right_hybrid": ("tiny-hybrid", None),
+    "wrong_rope_depth": ("tiny-dense", wrong_rope_depth),
+    "stale_hybrid_state": ("tiny-hybrid", stale_hybrid_state),
+    "compaction_off_by_one": ("tiny-dense", compaction_off_by_one),
+    "slot_zero_masked": ("tiny-dense", slot_zero_masked),
 }
 
 

@@ -63,8 +63,10 @@ def live(pair: str, mode: str, trace: Path) -> tuple[ParityReport, bool]:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_oracle_and_engine_agree_exactly(pair: str, mode: str, tmp_path: Path) -> None:
     report, same_text = live(pair, mode, tmp_path / "trace.jsonl")
-    print(f"\n{pair:<12} {mode:>5}  oracle {report.baseline_tokens_per_step:.4f}  engine {report.engine_tokens_per_step:.4f}  "
-          f"{report.prompts} prompts, {report.steps} steps, {len(report.differences)} differences")
+    print(
+        f"\n{pair:<12} {mode:>5}  oracle {report.baseline_tokens_per_step:.4f}  engine {report.engine_tokens_per_step:.4f}  "
+        f"{report.prompts} prompts, {report.steps} steps, {len(report.differences)} differences"
+    )
     for difference in report.differences:
         print(f"  {difference.message}")
     assert report.prompts == len(SETS)

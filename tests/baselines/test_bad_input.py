@@ -28,15 +28,20 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ('{"format": "ddtree-baseline", "version": 1, "prompts": [{"id"', "cut off or damaged at line 1"),
-    ('{"something": "else"}', "no baseline of this tool"),
-    ("[1, 2]", "no baseline of this tool"),
-    ('{"format": "ddtree-baseline", "version": 7}', "version 7"),
-    ('{"format": "ddtree-baseline", "version": 1, "target": {}}', "is damaged"),
-    ("\x00\xff", "cut off or damaged"),
-])
-def test_truncated_and_foreign_baselines(content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"format": "ddtree-baseline", "version": 1, "prompts": [{"id"', "cut off or damaged at line 1"),
+        ('{"something": "else"}', "no baseline of this tool"),
+        ("[1, 2]", "no baseline of this tool"),
+        ('{"format": "ddtree-baseline", "version": 7}', "version 7"),
+        ('{"format": "ddtree-baseline", "version": 1, "target": {}}', "is damaged"),
+        ("\x00\xff", "cut off or damaged"),
+    ],
+)
+def test_truncated_and_foreign_baselines(
+    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "b.json").write_text(content, encoding="latin-1" if "\xff" not in content else "utf-8")
     assert words in refused(["show", tmp_path / "b.json"], capsys)
 
@@ -60,12 +65,15 @@ def test_a_baseline_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no prompt 'other'" in refused(command, capsys)
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("", "holds no steps"),
-    ('{"trace_full": true}\n', "holds no steps"),
-    ('{"rid": "a", "step": 0}\n{"rid": 1}\n', "line 1 is no trace"),
-    ('{"rid"\n{"rid": "p1", "step": 0, "accepted": 3}\n', "line 1 is not JSON"),
-])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "holds no steps"),
+        ('{"trace_full": true}\n', "holds no steps"),
+        ('{"rid": "a", "step": 0}\n{"rid": 1}\n', "line 1 is no trace"),
+        ('{"rid"\n{"rid": "p1", "step": 0, "accepted": 3}\n', "line 1 is not JSON"),
+    ],
+)
 def test_bad_traces(content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make().save(tmp_path / "b.json")
     (tmp_path / "t.jsonl").write_text(content)
@@ -110,14 +118,20 @@ def test_the_command_writes_a_baseline_that_it_reads_again(tmp_path: Path, capsy
     assert "tokens per step" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "content"), [
-    ("a.json", '[[4, 3, 5], [2, 2]]'),
-    ("b.json", '{"prompts": [{"id": "x", "acceptance_lengths": [4, 3, 5]}, {"id": "y", "acceptance_lengths": [2, 2]}]}'),
-    ("c.json", '{"x": [4, 3, 5], "y": [2, 2]}'),
-    ("d.jsonl", '{"id": 0, "accept_lengths": [4, 3, 5]}\n{"id": 1, "accept_lengths": [2, 2]}\n'),
-    ("e.csv", 'id,acceptance_lengths\nx,"[4, 3, 5]"\ny,"2 2"\n'),
-    ("f.csv", "prompt_id,step,accepted\nx,0,4\nx,1,3\nx,2,5\ny,0,2\ny,1,2\n"),
-])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", "[[4, 3, 5], [2, 2]]"),
+        (
+            "b.json",
+            '{"prompts": [{"id": "x", "acceptance_lengths": [4, 3, 5]}, {"id": "y", "acceptance_lengths": [2, 2]}]}',
+        ),
+        ("c.json", '{"x": [4, 3, 5], "y": [2, 2]}'),
+        ("d.jsonl", '{"id": 0, "accept_lengths": [4, 3, 5]}\n{"id": 1, "accept_lengths": [2, 2]}\n'),
+        ("e.csv", 'id,acceptance_lengths\nx,"[4, 3, 5]"\ny,"2 2"\n'),
+        ("f.csv", "prompt_id,step,accepted\nx,0,4\nx,1,3\nx,2,5\ny,0,2\ny,1,2\n"),
+    ],
+)
 def test_acceptance_lists_of_others_are_imported(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     baseline = import_baseline(tmp_path / name, "64")
@@ -132,8 +146,13 @@ def test_lists_for_several_modes_are_imported(tmp_path: Path) -> None:
 
 def test_results_of_the_official_script_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def result(lengths: list[int]) -> SimpleNamespace:
-        return SimpleNamespace(output_ids=torch.tensor([[7, 8, *range(sum(lengths))]]), num_input_tokens=2,
-                               num_output_tokens=sum(lengths), time_per_output_token=0.1, acceptance_lengths=lengths)
+        return SimpleNamespace(
+            output_ids=torch.tensor([[7, 8, *range(sum(lengths))]]),
+            num_input_tokens=2,
+            num_output_tokens=sum(lengths),
+            time_per_output_token=0.1,
+            acceptance_lengths=lengths,
+        )
 
     responses = [{"baseline": result([1] * 6), "dflash": result([2, 2, 2]), "ddtree_tb16": result([3, 3])}]
     torch.save({"responses": responses, "block_size": 16, "args": {"tree_budget": "16"}}, tmp_path / "r.pt")
@@ -142,7 +161,9 @@ def test_results_of_the_official_script_are_imported(tmp_path: Path, capsys: pyt
     assert baseline.prompts[0].accept == {"chain": [2, 2, 2], "16": [3, 3]}
     assert baseline.prompts[0].prompt_ids == [7, 8]
     (tmp_path / "bad.pt").write_bytes((tmp_path / "r.pt").read_bytes()[:200])
-    assert "not a result of the DDTree script" in refused(["import", tmp_path / "bad.pt", "--out", tmp_path / "x"], capsys)
+    assert "not a result of the DDTree script" in refused(
+        ["import", tmp_path / "bad.pt", "--out", tmp_path / "x"], capsys
+    )
 
 
 def test_an_import_can_be_bound_to_its_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,8 +193,13 @@ def test_prompts_of_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
 
 def test_imports_that_hold_nothing_usable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, content in {
-        "a.json": "[]", "b.json": '[{"id": 1}]', "c.json": "[[0, 2]]", "d.json": "3", "e.csv": "x,y\n1,2\n",
-        "f.json": '[{"id": 1, "accept": {"16": [3]}}, {"id": 2, "accept": {"64": [3]}}]', "g.jsonl": "{",
+        "a.json": "[]",
+        "b.json": '[{"id": 1}]',
+        "c.json": "[[0, 2]]",
+        "d.json": "3",
+        "e.csv": "x,y\n1,2\n",
+        "f.json": '[{"id": 1, "accept": {"16": [3]}}, {"id": 2, "accept": {"64": [3]}}]',
+        "g.jsonl": "{",
     }.items():
         (tmp_path / name).write_text(content)
         assert str(tmp_path / name) in refused(["import", tmp_path / name, "--out", tmp_path / "x"], capsys)

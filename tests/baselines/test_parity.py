@@ -20,11 +20,20 @@ def make() -> Baseline:
     anchors = AnchorData(
         entered=[[1, 2, 9] if j % 2 == 0 else [1, 12, 40] for j in range(NEW_TOKENS)],
         scores=[[-0.5, -1.0, -2.0] if j % 2 == 0 else [-0.5, -2.9996, -4.0] for j in range(NEW_TOKENS)],
-        chain=[2] * NEW_TOKENS, chain_slack=[0.4] * NEW_TOKENS, cutoffs={"16": [-3.0] * NEW_TOKENS},
+        chain=[2] * NEW_TOKENS,
+        chain_slack=[0.4] * NEW_TOKENS,
+        cutoffs={"16": [-3.0] * NEW_TOKENS},
     )
     records = [
-        PromptRecord(name, "code", [5, 6], list(range(100, 100 + NEW_TOKENS)), [2.0] * NEW_TOKENS,
-                     {m: anchors.steps(m, NEW_TOKENS) for m in ("chain", "16")}, copy.deepcopy(anchors))
+        PromptRecord(
+            name,
+            "code",
+            [5, 6],
+            list(range(100, 100 + NEW_TOKENS)),
+            [2.0] * NEW_TOKENS,
+            {m: anchors.steps(m, NEW_TOKENS) for m in ("chain", "16")},
+            copy.deepcopy(anchors),
+        )
         for name in ("p1", "p2")
     ]
     names = {"name": "x", "sha256": "ab" * 32}
@@ -33,7 +42,9 @@ def make() -> Baseline:
 
 def trace_of(baseline: Baseline, mode: str = "16") -> dict[str, list[dict[str, Any]]]:
     """What a right engine writes."""
-    return {r.id: [{"rid": r.id, "step": i, "accepted": n} for i, n in enumerate(r.accept[mode])] for r in baseline.prompts}
+    return {
+        r.id: [{"rid": r.id, "step": i, "accepted": n} for i, n in enumerate(r.accept[mode])] for r in baseline.prompts
+    }
 
 
 def test_an_engine_that_accepts_the_same_is_equal() -> None:
@@ -61,7 +72,9 @@ def test_lost_acceptance_names_prompt_step_and_node() -> None:
 
 def test_an_off_by_one_everywhere_is_a_fault_on_the_first_step() -> None:
     baseline = make()
-    trace = {rid: [dict(s, accepted=max(1, s["accepted"] - 1)) for s in steps] for rid, steps in trace_of(baseline).items()}
+    trace = {
+        rid: [dict(s, accepted=max(1, s["accepted"] - 1)) for s in steps] for rid, steps in trace_of(baseline).items()
+    }
     assert [f.step for f in check_trace(baseline, trace, "16").faults] == [0, 0]
 
 
@@ -119,7 +132,9 @@ def test_a_trace_that_ends_early_is_a_fault() -> None:
     assert "ends after step 1" in check_trace(baseline, trace, "16").faults[0].message
 
 
-def test_an_engine_that_was_asked_for_less_is_compared_that_far(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_was_asked_for_less_is_compared_that_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     baseline = make()
     short = baseline.shortened(9)
     assert short.new_tokens == 9
