@@ -271,12 +271,28 @@ class _Comparison:
         token = self.record.greedy_ids[position]
         got = self.output[position] if self.output is not None else None
         step, anchor = _step_of(position, accepted)
-        where = (f", step {step} (node at depth {position - anchor - 1}, whose prediction it is)" if step >= 0
-                 else " (from the prefill)")
-        message = (f"prompt {self.record.id}{where}: generated token {position} is {got} where the target's own is {token} "
-                   f"(target margin {margin}){' - a near-tie' if explained else ''}")
-        return Difference(self.record.id, step, anchor if step >= 0 else position, 0, 0, max(0, position - anchor - 1), token,
-                          margin, None, explained, message)
+        where = (
+            f", step {step} (node at depth {position - anchor - 1}, whose prediction it is)"
+            if step >= 0
+            else " (from the prefill)"
+        )
+        message = (
+            f"prompt {self.record.id}{where}: generated token {position} is {got} where the target's own is {token} "
+            f"(target margin {margin}){' - a near-tie' if explained else ''}"
+        )
+        return Difference(
+            self.record.id,
+            step,
+            anchor if step >= 0 else position,
+            0,
+            0,
+            max(0, position - anchor - 1),
+            token,
+            margin,
+            None,
+            explained,
+            message,
+        )
 
     def _short(self, step: int, anchor: int) -> Difference:
         message = (
