@@ -17,11 +17,8 @@ from tests.store.conftest import add_run
 WRITERS, ROUNDS = 4, 40
 
 COUNT = """
-    import json, sys
-    import psycopg
-import pytest
-
-from orchestrator.graph.model import State
+    import sys
+    from orchestrator.graph.model import State
     from orchestrator.store.store import open_store
     from orchestrator.store.tasks import StaleTask
     store, me, rounds = open_store(sys.argv[1]), sys.argv[2], int(sys.argv[3])
