@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ORCHESTRATE := $(VENV)/bin/orchestrate
 
-.PHONY: run venv lint test test-full hosts-test fault-matrix crash-matrix bench docs clean help
+.PHONY: run venv lint test test-full hosts-test fault-matrix crash-matrix real-kills bench docs clean help
 
 help:
 	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
@@ -14,7 +14,8 @@ help:
 	@echo "make lint           ruff, mypy, import contracts"
 	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
 	@echo "make fault-matrix   every fault at every point of a deploy, on those hosts"
-	@echo "make crash-matrix   SIGKILL at every event of a run, and at random ones of real deployments"
+	@echo "make crash-matrix   SIGKILL at every event of a run of stand-in phases"
+	@echo "make real-kills     SIGKILL at random events of real deployments (long)"
 	@echo "make test-full      test, and what needs large downloads"
 	@echo "make bench          the orchestrator's own benchmarks"
 	@echo "make docs           regenerate what is generated in docs/"
@@ -50,6 +51,9 @@ fault-matrix: venv
 
 crash-matrix: venv
 	@$(PY) -m tests.graph.crash_matrix
+
+# Minutes per kill point: real deployments on an embedded host.
+real-kills: venv
 	@$(PY) -m tests.graph.real_kills
 
 bench: venv
