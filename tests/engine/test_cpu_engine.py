@@ -46,7 +46,7 @@ def test_every_patch_says_why_and_names_one_function():
 
 def test_nothing_is_patched_without_the_switch():
     code = "import sys, sglang_cpu; print([type(f).__name__ for f in sys.meta_path])"
-    assert "PatchFinder" not in child(code).stdout
+    assert "PatchFinder" not in child(code, SGLANG_USE_CPU_ENGINE="0").stdout
     assert "PatchFinder" in child(code.replace("; print", "; sglang_cpu.activate(); print")).stdout
 
 
