@@ -47,7 +47,7 @@ hosts-test: venv
 	@$(PY) -m tests.hosts_lab
 
 fault-matrix: venv
-	@$(PY) -m tests.hosts_lab.fault_matrix
+	@$(PY) -m tests.hosts_lab.fault_matrix --jobs 5
 
 crash-matrix: venv
 	@$(PY) -m tests.graph.crash_matrix
