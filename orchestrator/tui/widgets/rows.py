@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
@@ -49,8 +50,16 @@ class Rows(DataTable[Text]):
         self.clear()
         for row in rows:
             self.add_row(*(Text(cell.text, self.look.tones[cell.tone]) for cell in row))
+        self._measure()
         if before in self.keys:
             self.move_cursor(row=self.keys.index(before), animate=False)
+
+    def _measure(self) -> None:
+        """Set every column's width now: left to the table's idle time, rows that are replaced meanwhile go unmeasured."""
+        for index, column in enumerate(self.ordered_columns):
+            widths = [cell_len(row[index].text) for row in self._shown if index < len(row)]
+            column.content_width = max([column.label.cell_len, *widths])
+        self.refresh(layout=True)
 
     def dress(self, look: Look) -> None:
         self.look = look
