@@ -42,7 +42,3 @@ def check_transition(key: str, old: State, new: State) -> None:
     """Raises IllegalTransition when `new` may not follow `old`."""
     if new not in _NEXT[old]:
         raise IllegalTransition(f"task {key} cannot go from {old} to {new}")
-
-
-def successors(state: State) -> frozenset[State]:
-    return _NEXT[state]

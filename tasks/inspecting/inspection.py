@@ -199,7 +199,3 @@ def inspect_folder(path: str | Path) -> Inspection:
         model=model,
         seconds=round(time.monotonic() - started, 3),
     )
-
-
-def inspected_parts(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: document.get(name) for name in names}
