@@ -1,10 +1,11 @@
 """Kills real deployments with SIGKILL at random events, resumes them, and compares the end with an undisturbed run.
 
-python -m tests.graph.real_kills [--points N] [--seed S]   ends with a line `N passed, N failed`.
+python -m tests.graph.real_kills [--points N] [--seed S] [--way keep|adopt]   ends with a line `N passed, N failed`.
 
 One embedded host with the real SGLang on CPU serves all points; every point gets a store of its own and the host as it
 was found, so that each of them does the whole work. Some points adopt DDTree (and roll back afterwards), so that
-kills fall into the cut-over too.
+kills fall into the cut-over too. A point is a random event of a random task, and a random time until that task's next
+event, so that most kills fall into the middle of effects.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +28,13 @@ from typing import Any
 
 from orchestrator.hosts.load import load_inventory, select_host
 from orchestrator.hosts.session import HostSession, open_session
+from orchestrator.store.records import Event
 from orchestrator.store.store import open_store
 from orchestrator.transport.embedded import embedded_home, processes_of, remove_embedded
 from tests.e2e.conftest import INVENTORY, QUICK, Result, Story, free_ports
 
 HOST = "local"
 QUIET = ("log", "progress", "metric", "fact")  # events that come in crowds; points are drawn from the others
-MAX_DELAY_S = 4.0  # a kill falls up to so long after its event, into the middle of effects
 SETTLE_S = 40.0
 RUN_S = 3600.0
 
@@ -44,21 +45,42 @@ class Way:
 
     settings: tuple[str, ...]
     exit_code: int
-    algorithm: str
 
 
-KEEP = Way((*QUICK, "--set", "decide=keep-linear", "--reason", "kill points"), 9, "DFLASH")
-ADOPT = Way((*QUICK, "--set", "decide=adopt", "--set", "nodes=15", "--reason", "kill points"), 0, "DDTREE")
-WAYS = {"keep linear": KEEP, "adopt": ADOPT}
+KEEP = Way((*QUICK, "--set", "decide=keep-linear", "--reason", "kill points"), 9)
+ADOPT = Way((*QUICK, "--set", "decide=adopt", "--set", "nodes=15", "--reason", "kill points"), 0)
+WAYS = {"keep": KEEP, "adopt": ADOPT}
+MORE_STARTS = 2  # a kill in the cut-over may let the dead-man switch bring the linear service back before it is redone
 
 
 @dataclass(frozen=True)
 class Point:
-    """Kill `delay_s` after the event number `number` of those that are not quiet."""
+    """Kill `delay_s` after the event `kind` of the task `task`."""
 
     way: str
-    number: int
+    task: str
+    kind: str
     delay_s: float
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run that nobody killed: its events that are not quiet, the state it left, and how often the service started."""
+
+    events: tuple[Event, ...]
+    state: Mapping[str, Any]
+    starts: int
+
+    def draw(self, way: str, draw: random.Random, tasks: Sequence[str]) -> Point:
+        """A point in one of `tasks`."""
+        task = draw.choice(tasks)
+        own = [event for event in self.events if event.task_key == task]
+        at = draw.randrange(len(own))
+        until = own[at + 1].at - own[at].at if at + 1 < len(own) else 0.5
+        return Point(way, task, own[at].kind, draw.uniform(0.0, until))
+
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(event.task_key for event in self.events if event.task_key))
 
 
 @dataclass
@@ -68,6 +90,7 @@ class Watched:
     seen: list[tuple[int, str]] = field(default_factory=list)
     last: str = "nothing"
     reached: bool = False
+    built: Mapping[str, str] = field(default_factory=dict)
 
 
 class Yard:
@@ -139,9 +162,15 @@ class Yard:
             names.append(name)
         return sorted(names)
 
-    def service_pid(self) -> int:
+    def starts(self) -> int:
+        """How often the live service has been started since it was set up."""
+        log = self._services() / self.config.service.unit / "log"
+        return sum(line.count("server_args=") for line in log.read_text(errors="replace").splitlines())
+
+    def built(self) -> dict[str, str]:
+        """When each whole release was built."""
         with self.session() as session:
-            return session.services.status(session.unit).main_pid
+            return {name: session.releases.read(name).created_at for name in session.releases.ids()}
 
     def _services(self) -> Path:
         return embedded_home(self.story.home, HOST) / ".orchestrate" / "services"
@@ -162,45 +191,48 @@ def must(result: Result) -> Result:
     return result
 
 
-def loud_events(store: str) -> int:
+def loud_events(store: str) -> tuple[Event, ...]:
     with open_store(store, read_only=True) as opened:
-        return sum(event.kind not in QUIET for event in opened.events.tail(limit=100_000))
+        return tuple(event for event in opened.events.tail(limit=100_000) if event.kind not in QUIET)
 
 
-def undisturbed(yard: Yard, name: str) -> tuple[int, dict[str, Any]]:
-    """How many events such a run writes, and how it leaves host and store."""
+def undisturbed(yard: Yard, name: str) -> Undisturbed:
+    """Runs once without a kill."""
     way, store = WAYS[name], yard.new_store()
-    started = time.monotonic()
+    began, before = time.monotonic(), yard.starts()
     done = yard.story.orchestrate(*yard.deploy(way, store), timeout_s=RUN_S)
     if done.code != way.exit_code:
         raise RuntimeError(f"an undisturbed run ({name}) ended with {done.code}: {done.stderr[-3000:]}")
     time.sleep(1.0)
-    count, state = loud_events(store), yard.state(store)
-    print(f"{name}: {count} events to be killed at, {time.monotonic() - started:.0f} s undisturbed", flush=True)
-    return count, state
+    seen = Undisturbed(loud_events(store), yard.state(store), yard.starts() - before)
+    took = time.monotonic() - began
+    print(f"{name}: {len(seen.events)} events to be killed at, {took:.0f} s undisturbed", flush=True)
+    return seen
 
 
 def kill_at(yard: Yard, point: Point, store: str) -> Watched:
-    """Start the run and kill it, with everything that it started itself on this machine, at the point."""
+    """Start the run and kill it at the point."""
     watched = Watched()
-    process = yard.story.start(*yard.deploy(WAYS[point.way], store))
     path = Path(store.removeprefix("sqlite:///"))
-    try:
-        while process.poll() is None and not watched.reached:
-            if path.exists():
-                look(store, watched, point.number)
-            time.sleep(0.01)
-        if watched.reached:
-            time.sleep(point.delay_s)
-            watched.reached = process.poll() is None
-            look(store, watched, point.number)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    with open(path.with_suffix(".log"), "w") as log:  # a pipe that nobody reads would stop the run when it is full
+        process = subprocess.Popen(yard.story.command(*yard.deploy(WAYS[point.way], store)), stdout=log, stderr=log)
+        try:
+            while process.poll() is None and not watched.reached:
+                if path.exists():
+                    look(store, watched, point)
+                time.sleep(0.03)
+            if watched.reached:
+                time.sleep(point.delay_s)
+                watched.reached = process.poll() is None
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    look(store, watched, point)
+    watched.built = yard.built()
     return watched
 
 
-def look(store: str, watched: Watched, number: int) -> None:
+def look(store: str, watched: Watched, point: Point) -> None:
     """Read what was committed since the last look."""
     try:
         with open_store(store, read_only=True) as opened:
@@ -210,24 +242,29 @@ def look(store: str, watched: Watched, number: int) -> None:
     watched.seen += [(event.seq, event.kind) for event in events]
     if events:
         watched.last = f"{events[-1].kind} of {events[-1].task_key or 'the run'}"
-    watched.reached = watched.reached or sum(kind not in QUIET for _, kind in watched.seen) >= number
+    watched.reached = watched.reached or any(
+        (event.task_key, event.kind) == (point.task, point.kind) for event in events
+    )
 
 
-def try_point(yard: Yard, point: Point, wanted: Mapping[str, Any]) -> list[str]:
+def try_point(yard: Yard, point: Point, wanted: Undisturbed) -> list[str]:
     """Kill, resume, and say what is wrong."""
     way, store = WAYS[point.way], yard.new_store()
-    before = yard.service_pid()
+    before = yard.starts()
     watched = kill_at(yard, point, store)
     if not watched.reached:
         return ["the run ended before the point was reached"]
-    resume = ("--resume", "last") if watched.seen else ()
-    done = yard.story.orchestrate(*yard.deploy(way, store, *resume), timeout_s=RUN_S)
-    print(f"  killed after {watched.last}; resume ended with {done.code}", flush=True)
+    done = yard.story.orchestrate(*yard.deploy(way, store, "--resume", "last"), timeout_s=RUN_S)
+    starts = yard.starts() - before
+    print(f"  killed after {watched.last}; resume ended with {done.code}, {starts} starts of the service", flush=True)
     problems = [] if done.code == way.exit_code else [f"resume ended with {done.code}: {done.stderr[-1500:]}"]
-    found = yard.settled(store, wanted)
-    problems += [f"{name}: {found[name]} instead of {wanted[name]}" for name in wanted if found[name] != wanted[name]]
-    if way is KEEP and yard.service_pid() != before:
-        problems.append("the linear service was restarted by a run that keeps it")
+    found = yard.settled(store, wanted.state)
+    problems += [f"{name}: {found[name]} instead of {now}" for name, now in wanted.state.items() if found[name] != now]
+    allowed = wanted.starts + (MORE_STARTS if point.task == "cutover" else 0)
+    if not wanted.starts <= starts <= allowed:
+        problems.append(f"the live service was started {starts} times, undisturbed {wanted.starts}")
+    after = yard.built()
+    problems += [f"release {name} was built again" for name, at in watched.built.items() if after.get(name) != at]
     return problems + broken_promises(store, watched)
 
 
@@ -248,12 +285,16 @@ def broken_promises(store: str, watched: Watched) -> list[str]:
     return problems + [f"task {key} is completed without evidence" for key in unproven]
 
 
-def draw_points(count: int, events: Mapping[str, int], draw: random.Random) -> list[Point]:
-    """Two of three keep the linear service, the third adopts; the last events are left out, for timing differs."""
-    points = []
+def draw_points(count: int, runs: Mapping[str, Undisturbed], draw: random.Random) -> list[Point]:
+    """The ways in turn; no task twice in a way before each had its turn, and the cut-over first where one adopts."""
+    points: list[Point] = []
+    left: dict[str, list[str]] = {way: [] for way in runs}
     for number in range(count):
-        way = "adopt" if number % 3 == 2 else "keep linear"
-        points.append(Point(way, draw.randint(1, events[way] - 3), draw.uniform(0.0, MAX_DELAY_S)))
+        way = list(runs)[number % len(runs)]
+        if not left[way]:
+            tasks = runs[way].tasks()
+            left[way] = sorted(draw.sample(tasks, len(tasks)), key=lambda task: way == "adopt" and task == "cutover")
+        points.append(runs[way].draw(way, draw, left[way].pop()))
     return points
 
 
@@ -264,21 +305,22 @@ def tree_sha(story: Story) -> str:
     return done.stdout.split()[0]
 
 
-def run_points(yard: Yard, count: int, draw: random.Random) -> int:
+def run_points(yard: Yard, count: int, ways: Sequence[str], draw: random.Random) -> int:
     """Prints failures and the number of kill points; 0 when all passed."""
     must(yard.story.orchestrate("hosts", "start", HOST, timeout_s=RUN_S))
     environment = tree_sha(yard.story)
-    events, wanted = {}, {}
-    for name in ("keep linear", "adopt") if count > 2 else ("keep linear",):
+    runs = {}
+    for name in ways:
         yard.as_found()
-        events[name], wanted[name] = undisturbed(yard, name)
+        runs[name] = undisturbed(yard, name)
     passed = failed = 0
-    for number, point in enumerate(draw_points(count, events, draw), 1):
+    for number, point in enumerate(draw_points(count, runs, draw), 1):
         started = time.monotonic()
         yard.as_found()
-        print(f"point {number}: {point.way}, event {point.number} and {point.delay_s:.1f} s", flush=True)
+        where = f"{point.way}, {point.delay_s:.1f} s after {point.kind} of {point.task}"
+        print(f"point {number}: {where}", flush=True)
         try:
-            problems = try_point(yard, point, wanted[point.way])
+            problems = try_point(yard, point, runs[point.way])
         except Exception:
             problems = [traceback.format_exc()]
         passed, failed = passed + (not problems), failed + bool(problems)
@@ -298,7 +340,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--way", choices=WAYS, action="append", help="how the deployments end; default: all in turn")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit must not leave the host behind
+    print(f"seed {options.seed}", flush=True)
     if not os.environ.get("ORCHESTRATE_ENGINE_BASE"):
         from tools import engine_env
 
@@ -307,7 +352,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="real-kills-") as name:
         home = Path(name)
         try:
-            return run_points(Yard(home), options.points, random.Random(options.seed))
+            return run_points(Yard(home), options.points, options.way or list(WAYS), random.Random(options.seed))
         finally:
             remove_embedded(home, HOST)
 
