@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ORCHESTRATE := $(VENV)/bin/orchestrate
 
-.PHONY: run venv lint test test-full hosts-test fault-matrix crash-matrix real-kills bench docs clean help
+.PHONY: run venv lint test test-full screen-test hosts-test fault-matrix crash-matrix real-kills bench docs clean help
 
 help:
 	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
@@ -16,7 +16,8 @@ help:
 	@echo "make fault-matrix   every fault at every point of a deploy, on those hosts"
 	@echo "make crash-matrix   SIGKILL at every event of a run of stand-in phases"
 	@echo "make real-kills     SIGKILL at random events of real deployments (long)"
-	@echo "make test-full      test, and what needs large downloads"
+	@echo "make screen-test    a whole deployment driven through the TUI in a real terminal"
+	@echo "make test-full      test, the test above, and what needs large downloads"
 	@echo "make bench          the orchestrator's own benchmarks"
 	@echo "make docs           regenerate what is generated in docs/"
 	@echo "make clean          remove every trace, embedded and test hosts included"
@@ -41,7 +42,11 @@ test: venv
 
 test-full: venv
 	@$(PY) -m tools.run_tests
-	@$(PY) -m tools.run_tests wheels engine-0.5.23
+	@$(PY) -m tools.run_tests wheels engine-0.5.23 screen
+
+# About six minutes: a real deployment on an embedded host, by keys in tmux.
+screen-test: venv
+	@$(PY) -m tools.run_tests screen
 
 hosts-test: venv
 	@$(PY) -m tests.hosts_lab

@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".run" / "tests"
 ENGINE_SIDE = ("tests/engine", "tests/kernels", "tests/models", "tests/baselines")
 WHEEL_TESTS = "tests/inspect/test_wheels.py"
-OWN_GROUPS = ("tests/e2e", "tests/hosts_lab", WHEEL_TESTS)
+SCREEN_TEST = "tests/tui/test_real_deploy.py"
+OWN_GROUPS = ("tests/e2e", "tests/hosts_lab", WHEEL_TESTS, SCREEN_TEST)
 NEWEST_SGLANG = "0.5.23"
 GROUP_MINUTES = 30
 MOST_SHOWN = 60_000
@@ -147,9 +148,18 @@ def newest_engine_tests() -> Counts:
 
 def story_tests() -> Counts:
     """The main job on embedded hosts of its own."""
+    return _on_embedded_hosts("e2e", "tests/e2e")
+
+
+def screen_test() -> Counts:
+    """A whole deployment driven by keys through the TUI in a real terminal."""
+    return _on_embedded_hosts("screen", SCREEN_TEST)
+
+
+def _on_embedded_hosts(name: str, tests: str) -> Counts:
     engine_env.make()
     base = engine_env.engine_python().parent.parent
-    return pytest("e2e", sys.executable, ["tests/e2e", "-x", "--durations=10"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
+    return pytest(name, sys.executable, [tests, "-x", "--durations=10"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
 
 
 GROUPS: dict[str, Callable[[], Counts]] = {
@@ -162,6 +172,7 @@ GROUPS: dict[str, Callable[[], Counts]] = {
 LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
     "wheels": wheel_tests,
     f"engine-{NEWEST_SGLANG}": newest_engine_tests,
+    "screen": screen_test,
 }
 
 

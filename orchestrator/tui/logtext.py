@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from orchestrator.store.records import Event
-from orchestrator.tui.words import MAX_LINE, Tone, clock_time, one_line
+from orchestrator.tui.words import MAX_LINE, Tone, amount, clock_time, one_line
 
 _TONES = {
     "log": Tone.PLAIN,
@@ -59,7 +60,7 @@ def _text(kind: str, data: Mapping[str, Any]) -> str:
         return str(data.get("line", ""))
     if kind == "progress":
         done, total = data.get("done"), data.get("total")
-        share = f" ({done:g} of {total:g})" if _number(done) and _number(total) else ""
+        share = f" ({amount(done)} of {amount(total)})" if _number(done) and _number(total) else ""
         return f"… {data.get('text', '')}{share}"
     if kind == "metric":
         labels = data.get("labels")
@@ -88,5 +89,5 @@ def _says(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and len(value) <= MAX_LINE * 4
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from orchestrator.store.leases import Lease
 from orchestrator.store.process import ProcessName
 from orchestrator.store.records import Event, RunRecord, TaskRecord
 from orchestrator.store.store import Store
+from orchestrator.tui.words import amount
 
 BATCH = 2_000
 REREAD_ALL = 40  # with more changed tasks than this one query for all is cheaper than one for each
@@ -33,7 +35,7 @@ class Progress:
     def __str__(self) -> str:
         if self.done is None or not self.total:
             return self.text
-        return f"{self.text} {self.done:g}/{self.total:g}"
+        return f"{self.text} {amount(self.done)}/{amount(self.total)}"
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _progress(before: Mapping[str, Progress], events: Iterable[Event]) -> Mappin
 
 def _figure(data: Mapping[str, object], name: str) -> float | None:
     value = data.get(name)
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _with_facts(reading: Reading, store: Store) -> Reading:

@@ -17,6 +17,11 @@ from textual_serve.server import Server
 
 LOOPBACK = "127.0.0.1"
 COOKIE = "orchestrate_tui"
+PAGE = Path(__file__).parent / "web_page"
+POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "font-src 'self' data:; connect-src {socket}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -27,14 +32,14 @@ class Gate:
         self.token = secrets.token_urlsafe(24)
         self._session = secrets.token_urlsafe(24)
         self._used = False
-        self._hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
+        self._host = f"{LOOPBACK}:{port}"
 
     def refuses(self, request: web.Request) -> str:
         """Why a request is not let in, "" if it is. Foreign Host and Origin are refused against DNS rebinding."""
-        if request.host not in self._hosts:
+        if request.host != self._host:
             return "this host name is not served"
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc not in self._hosts:
+        if origin is not None and urlsplit(origin).netloc != self._host:
             return "this page may not connect here"
         if _same(request.cookies.get(COOKIE, ""), self._session) or self.fits(request):
             return ""
@@ -56,13 +61,24 @@ class GuardedServer(Server):
     """textual-serve on loopback only, with the gate in front of every route."""
 
     def __init__(self, command: str, port: int, gate: Gate) -> None:
-        super().__init__(command, host=LOOPBACK, port=port, title="orchestrate")
+        super().__init__(command, host=LOOPBACK, port=port, title="orchestrate", templates_path=PAGE)
         self.gate = gate
+        self.headers = {
+            "Content-Security-Policy": POLICY.format(socket=f"ws://{LOOPBACK}:{port}"),
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        }
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
         app.middlewares.append(self._guard)
+        app.on_response_prepare.append(self._harden)
         return app
+
+    async def _harden(self, request: web.Request, response: web.StreamResponse) -> None:
+        """The page loads nothing from elsewhere, stands in no frame, and leaves no copy in a cache."""
+        response.headers.update(self.headers)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -95,6 +111,8 @@ def serve(store_url: str, run_id: str | None, hosts_file: Path, say: Callable[[s
     command = [sys.executable, "-m", "orchestrator", "tui", *([run_id] if run_id else []), "--hosts", str(hosts_file)]
     gate = Gate(port)
     say(f"open http://{LOOPBACK}:{port}/?token={gate.token}")
-    say("The token works once, from this machine only (through SSH: ssh -L). Ctrl-C ends the page, never a run.")
+    say(
+        f"The token works once, on this machine or through `ssh -L {port}:{LOOPBACK}:{port}`. Ctrl-C ends the page, never a run."
+    )
     GuardedServer(shlex.join(command), port, gate).serve()
     return 0

@@ -90,6 +90,11 @@ def number(value: object, digits: int = 2) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 
 
+def amount(value: float) -> str:
+    """How far something is: whole from ten on, else at most one digit after the point."""
+    return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"
+
+
 def mebibytes(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–"

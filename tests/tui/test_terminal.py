@@ -4,73 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.store.records import RunState
-from tests.tui.demosite import ROOT, install_demo_graph
+from tests.tui.demosite import install_demo_graph
+from tests.tui.terminal import Terminal, wait
 from tests.tui.test_operating import Site
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-PATIENCE_S = 120.0
-
-
-class Terminal:
-    """A tmux server of its own with one window."""
-
-    def __init__(self, folder: Path, site: Site) -> None:
-        self.socket = folder / "tmux"
-        self.command = [sys.executable, "-m", "orchestrator", "tui", "--hosts", str(site.folder / "hosts.yaml")]
-        names = ("PYTHONPATH", "XDG_STATE_HOME", "PATH", "HOME", "TZ")
-        env = {name: os.environ[name] for name in names if name in os.environ} | {
-            "LANG": "C.UTF-8",
-            "LC_ALL": "C.UTF-8",
-        }
-        line = shlex.join(
-            ["env", "-u", "COLUMNS", "-u", "LINES", *(f"{name}={value}" for name, value in env.items()), *self.command]
-        )
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "-c", str(ROOT),
-                  f"{line}; echo left with $?; exec cat")  # fmt: skip
-
-    def tmux(self, *arguments: str) -> str:
-        done = subprocess.run(
-            ["tmux", "-u", "-S", str(self.socket), *arguments], capture_output=True, text=True, check=True
-        )
-        return done.stdout
-
-    def keys(self, *keys: str) -> None:
-        self.tmux("send-keys", *keys)
-
-    @property
-    def screen(self) -> str:
-        return self.tmux("capture-pane", "-p")
-
-    def shows(self, text: str) -> None:
-        wait(lambda: text in self.screen, lambda: f"{text!r} never came; on screen:\n{self.screen}")
-
-    @property
-    def pid(self) -> int:
-        """The TUI's process."""
-        shell = self.tmux("display-message", "-p", "#{pane_pid}").strip()
-        return int(subprocess.check_output(["pgrep", "-P", shell], text=True).split()[0])
-
-    def close(self) -> None:
-        subprocess.run(["tmux", "-S", str(self.socket), "kill-server"], capture_output=True, check=False)
-
-
-def wait(condition: Callable[[], object], why: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -88,7 +35,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 @pytest.fixture
 def terminal(tmp_path: Path, site: Site) -> Iterator[Terminal]:
-    made = Terminal(tmp_path, site)
+    command = [sys.executable, "-m", "orchestrator", "tui", "--hosts", str(site.folder / "hosts.yaml")]
+    made = Terminal(tmp_path, command)
     yield made
     made.close()
 

@@ -115,7 +115,7 @@ class RunView(View):
                 self.task_tree.action_jump_to_running()
             self._select(self.selected_task.key if self.selected_task else None, anew=True)
             return
-        if update.delta.tasks:
+        if update.delta.tasks and self.log_view.following:  # who scrolled up reads, and keeps the task
             self.task_tree.follow()
         new = [event for event in update.delta.events if self._selected in (None, event.task_key)]
         self.log_view.add([line for event in new for line in log_lines(event)])

@@ -72,6 +72,7 @@ class TaskTree(ScrollView, can_focus=True):
         self.cursor = 0
         self.follows = True  # the running task, until someone moves the cursor
         self._key_width = 0
+        self._base = Style()  # of a plain cell, looked up once for all lines that are drawn together
 
     @property
     def current(self) -> Row | None:
@@ -86,6 +87,7 @@ class TaskTree(ScrollView, can_focus=True):
         """`rebuilt` when tasks may have come, gone or moved; else only what the lines say is new."""
         self.reading, self.now = reading, now
         if rebuilt or not self.rows:
+            self._key_width = min(28, max((cell_len(key) for key in reading.tasks), default=8))
             self._rebuild()
         else:
             self.refresh()
@@ -130,7 +132,6 @@ class TaskTree(ScrollView, can_focus=True):
                 if phase not in self.folded or self.pattern:
                     rows.extend(Row(phase, task.key) for task in shown)
         self.rows = rows
-        self._key_width = min(28, max((cell_len(key) for key in self.reading.tasks), default=8))
         self.virtual_size = Size(0, len(rows))
         if before is not None and before in rows:
             self.cursor = rows.index(before)
@@ -147,14 +148,18 @@ class TaskTree(ScrollView, can_focus=True):
 
     # Drawing
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         index = self.scroll_offset.y + y
         width = self.size.width
         if index >= len(self.rows):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._base)
         row = self.rows[index]
         parts = self._phase_parts(row.phase, width) if row.key is None else self._task_parts(row.key, width)
-        base = self.rich_style
+        base = self._base
         if index == self.cursor and (self.has_focus or self.app.theme == "no-colour"):
             segments = [Segment(text, self.look.cursor) for text, _ in parts]
         elif index == self.cursor:
