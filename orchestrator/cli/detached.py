@@ -1,4 +1,4 @@
-"""Runs as processes of their own: closing a terminal, a screen or an agent's connection leaves them alone."""
+"""Commands as processes of their own: closing a terminal, a screen or an agent's connection leaves them alone."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class RunError(OrchestrateError):
 
 
 @dataclass(frozen=True)
-class DetachedRun:
-    """A run that another process of this program carries out; its document and progress lie in `.run/`."""
+class DetachedCommand:
+    """A command that another process of this program carries out; its document and progress lie in `.run/`."""
 
-    run_id: str
+    arguments: tuple[str, ...]
     process: subprocess.Popen[bytes]
     output: Path
     log: Path
@@ -51,6 +51,13 @@ class DetachedRun:
             return {}
         return found if isinstance(found, dict) else {}
 
+
+@dataclass(frozen=True)
+class DetachedRun(DetachedCommand):
+    """`orchestrate run` in a process of its own."""
+
+    run_id: str
+
     def refusal(self) -> RunError:
         """The error of a run whose process ended before it began."""
         document = self.document()
@@ -59,25 +66,31 @@ class DetachedRun:
         return RunError(str(sentence), ExitCode(code) if code in set(ExitCode) else ExitCode.FAILED_UNCHANGED)
 
 
-def start_run(hosts_file: Path, store_url: str, run_id: str, arguments: Sequence[str], *, new: bool) -> DetachedRun:
-    """Start `orchestrate run ARGUMENTS --yes` under a chosen id (`new`), or to go on with that run.
+def start_command(hosts_file: Path, store_url: str, arguments: Sequence[str], name: str) -> DetachedCommand:
+    """Start `orchestrate ARGUMENTS --json`; its files in `.run/` are called `name`. OSError when that is not possible.
 
     The caller has asked for consent. The store's URL travels in the environment: it may hold a password.
     """
     folder = hosts_file.resolve().parent / ".run"
     folder.mkdir(parents=True, exist_ok=True)
-    output, log = folder / f"{run_id}.json", folder / f"{run_id}.log"
-    command = [sys.executable, "-m", "orchestrator", "run", *arguments, "--run-id" if new else "--resume", run_id]
+    output, log = folder / f"{name}.json", folder / f"{name}.log"
     with output.open("wb") as out, log.open("ab") as progress:
         process = subprocess.Popen(
-            [*command, "--yes", "--json", "--hosts", str(hosts_file.resolve())],
+            [sys.executable, "-m", "orchestrator", *arguments, "--json", "--hosts", str(hosts_file.resolve())],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=progress,
             start_new_session=True,
             env={**os.environ, "ORCHESTRATE_STATE": store_url},
         )
-    return DetachedRun(run_id, process, output, log)
+    return DetachedCommand(tuple(arguments), process, output, log)
+
+
+def start_run(hosts_file: Path, store_url: str, run_id: str, arguments: Sequence[str], *, new: bool) -> DetachedRun:
+    """Start `orchestrate run ARGUMENTS --yes` under a chosen id (`new`), or to go on with that run."""
+    command = ["run", *arguments, "--run-id" if new else "--resume", run_id, "--yes"]
+    started = start_command(hosts_file, store_url, command, run_id)
+    return DetachedRun(started.arguments, started.process, started.output, started.log, run_id)
 
 
 def wait_begun(store: Store, run: DetachedRun, timeout_s: float = math.inf) -> RunRecord | None:

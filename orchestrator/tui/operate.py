@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
+from orchestrator.cli.detached import DetachedCommand
 from orchestrator.errors import OrchestrateError
 from orchestrator.tui.actions import ACTIONS, Answers, Proposal, Refusal, Scene
 from orchestrator.tui.dialogs import ConfirmScreen
-from orchestrator.tui.process import Ended, Program
+from orchestrator.tui.process import Program, how_it_ended, succeeded
 from orchestrator.tui.words import one_line
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class CommandEnded(Message):
     """A command that the TUI started came to its end."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: DetachedCommand) -> None:
         self.ended = ended
         super().__init__()
 
@@ -75,19 +76,19 @@ class Operator:
         self.app.say(f"asking {run.host} what {run.graph} would change …")
         self._start(("plan", run.graph, "--host", run.host, *settings), quiet=True)
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: DetachedCommand) -> None:
         """Called in the screen's thread."""
-        if ended.command[0] == "plan":
+        if ended.arguments[0] == "plan":
             self._planned(ended)
             return
-        good = ended.exit_code in (0, 9)
-        text = f"{self.program.shown(ended.command[:2])}: {ended.sentence}"
+        good = succeeded(ended)
+        text = f"{self.program.shown(ended.arguments[:2])}: {how_it_ended(ended)}"
         self.app.say(text, "information" if good else "error", timeout=6 if good else 20)
 
-    def _planned(self, ended: Ended) -> None:
-        tasks = ended.document.get("tasks")
+    def _planned(self, ended: DetachedCommand) -> None:
+        tasks = ended.document().get("tasks")
         if not isinstance(tasks, list):
-            self.app.run_view.show_plan(None, ended.sentence, self.app.clock())
+            self.app.run_view.show_plan(None, how_it_ended(ended), self.app.clock())
             return
         plan = {
             str(task.get("key")): [change for change in task.get("changes") or () if isinstance(change, dict)]
@@ -105,7 +106,7 @@ class Operator:
         if not quiet:
             self.app.say(f"started as process {pid}: {self.program.shown(command)}")
 
-    def _tell(self, ended: Ended) -> None:
+    def _tell(self, ended: DetachedCommand) -> None:
         """Called from the thread that waited for the command."""
         self.app.post_message(CommandEnded(ended))
 
