@@ -107,13 +107,14 @@ def _prepare(settings: SshSettings) -> fabric.Connection:
 
 
 def _tune_sockets(connection: fabric.Connection, settings: SshSettings) -> None:
-    """Let TCP itself give up on unacknowledged data; only real sockets have the option, channels do not."""
+    """Let TCP give up on unacknowledged data and send small requests at once; only real sockets have the options."""
     hop = connection
     while isinstance(hop, fabric.Connection):
         sock = hop.transport.sock if hop.transport is not None else None
         if isinstance(sock, socket.socket):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.idle_timeout_s * 1000))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hop = hop.gateway
 
 

@@ -130,6 +130,7 @@ def _pump(
 
 
 def serve_client(sock: socket.socket, home: Path, host_key: paramiko.PKey, allowed: paramiko.PKey) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as sshd does: answers are small and waited for
     transport = paramiko.Transport(sock)
     server = Server(home, allowed)
     try:

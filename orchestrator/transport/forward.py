@@ -61,6 +61,8 @@ def _serve(client: socket.socket, origin: tuple[str, int], open_channel: OpenCha
 
 def relay(client: socket.socket, channel: paramiko.Channel) -> None:
     """Copy both ways until the channel's side has ended; a half-closed client may still be answered."""
+    with contextlib.suppress(OSError):  # a socket that is not TCP has no such option
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client_open = True
     while True:
         sources: list[socket.socket | paramiko.Channel] = [channel, *([client] if client_open else [])]

@@ -123,9 +123,8 @@ def _state(answer: Mapping[str, Any]) -> tuple[str, str]:
     if code == 124:
         return "slow", "nvidia-smi gave no answer in time: a GPU may hang; look at the kernel log"
     if code != 0 or not _rows(answer.get("out", "")):
-        return "denied", (answer.get("err") or text).strip().splitlines()[
-            0
-        ] if text.strip() else f"nvidia-smi ended with {code}"
+        said = answer.get("err", "").strip() or text.strip()
+        return "denied", said.splitlines()[0] if said else f"nvidia-smi ended with {code}"
     return "ok", ""
 
 
