@@ -65,9 +65,11 @@ def test_a_host_without_the_program_has_no_gpus(transport: SshTransport) -> None
 
 def test_foreign_jobs_are_named_and_ours_are_not(host: SshTransport, smi: FakeSmi) -> None:
     training = subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    ours = subprocess.Popen(["sh", "-c", "sleep 3601 & wait"], start_new_session=True)
+    script = "sleep 3601 & echo $!; wait"
+    ours = subprocess.Popen(["sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True)
     try:
-        child = int(subprocess.check_output(["pgrep", "-s", str(ours.pid), "-x", "sleep"]).split()[0])
+        assert ours.stdout is not None
+        child = int(ours.stdout.readline())
         smi.apps(training.pid, child)
         (foreign,) = foreign_holders(host, [ours.pid])
         assert (foreign.gpu, foreign.pid) == (1, training.pid)
