@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.documents import encode
-from orchestrator.errors import UsageError
+from orchestrator.documents import encode, write_whole
+from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.graph.model import Change, GraphSpec
 from orchestrator.graph.preview import PlannedTask, Preview, check_plan, preview
 from orchestrator.graph.registry import GraphRequest, load_graph
@@ -23,8 +22,11 @@ from orchestrator.hosts.load import select_host
 from orchestrator.hosts.secrets import Masker
 from orchestrator.hosts.session import HostSession, connect
 from orchestrator.remote.pip import Progress
+from orchestrator.report.place import report_path
 from orchestrator.store.records import TaskRecord, moment
 from orchestrator.store.store import Store
+
+MEASURE = "measure"  # the phase of tasks whose figures are worth a report
 
 
 @dataclass
@@ -73,9 +75,22 @@ def run_graph(
     if plan_file is not None:
         check_plan(read_plan(plan_file), plan_graph(place, graph, host, settings))
     runner = Runner(place.store, graph, place.session, host=host.name, settings=settings, mask=place.masker.mask)
-    return runner.run(
+    result = runner.run(
         resume if resume else run_id, resume=bool(resume), only=only, skip=skip, force=force, on_event=on_event
     )
+    if any(task.phase == MEASURE for task in graph.tasks):
+        keep_report(place, result.run_id)
+    return result
+
+
+def keep_report(place: Workplace, run_id: str) -> None:
+    """Write the run's report beside the inventory; what goes wrong is told in the run's log, never ends the run."""
+    from orchestrator.report.run_report import write_run_report
+
+    try:
+        write_run_report(place.store, run_id, report_path(place.home, run_id).parent)
+    except (OSError, OrchestrateError) as error:
+        place.store.events.append(run_id, None, "log", {"line": f"the run report could not be written: {error}"})
 
 
 def plan_graph(place: Workplace, graph: GraphSpec, host: HostConfig, settings: Mapping[str, str]) -> Preview:
@@ -135,6 +150,7 @@ def run_document(place: Workplace, result: RunResult) -> dict[str, Any]:
         }  # fmt: skip
 
     outputs = {record.key: record.output or {} for record in result.tasks}
+    report = report_path(place.home, result.run_id)
     return {
         "run_id": result.run_id, "state": result.state.value, "reason": result.reason,
         "tasks": [task(record) for record in result.tasks],
@@ -142,6 +158,7 @@ def run_document(place: Workplace, result: RunResult) -> dict[str, Any]:
         "release": outputs.get("build-release", {}).get("release"),
         "service": outputs.get("cutover", {}) or outputs.get("record-linear", {}).get("service"),
         "report": outputs.get("roadmap", {}).get("path"),
+        "run_report": str(report) if report.exists() else None,
     }  # fmt: skip
 
 
@@ -163,6 +180,5 @@ def keep_last(home: Path, document: Mapping[str, Any]) -> Path:
     """Leave the newest run's document in `.run/last.json`."""
     folder = home / ".run"
     folder.mkdir(exist_ok=True)
-    part = folder / f"last.json.{os.getpid()}"
-    part.write_text(encode(document), encoding="utf-8")
-    return part.replace(folder / "last.json")
+    write_whole(folder / "last.json", encode(document))
+    return folder / "last.json"

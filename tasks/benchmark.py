@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from orchestrator.bench.arm import Arm, ArmFactory
 from orchestrator.bench.paired import run_paired_sweep
-from orchestrator.bench.prompts import Prompt
+from orchestrator.bench.prompts import Prompt, load_prompts, set_hash
 from orchestrator.bench.result import SweepResult
 from orchestrator.bench.rows import Row, loop_share, row_from_json
 from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import BenchInvalidError, ExitCode, OrchestrateError
-from orchestrator.graph.model import Action, Evidence, Json, Outcome, Probe, TaskContext
+from orchestrator.graph.model import Action, Change, Evidence, Json, Outcome, Probe, TaskContext
+from orchestrator.report.sweeps import MEASURED_IN, SWEEP
 from tasks.knobs import Knobs, knobs_of
 from tasks.linear import linear_engine
 from tasks.patch import tree_engine
 from tasks.samples import RECORDED_PROMPTS, default_prompts, sample_from_json
-from tasks.serving import side_engine
+from tasks.serving import side_engine, side_name
 
 
 class BenchBudgets(Action):
@@ -30,14 +32,25 @@ class BenchBudgets(Action):
         return {
             "budgets": list(knobs.budgets), "pairs": knobs.pairs, "max_tokens": knobs.max_tokens,
             "group_size": knobs.group_size, "margin": knobs.margin, "engine": knobs.engine,
+            "loads": list(knobs.loads), "prompts": set_hash(load_prompts(Path(knobs.prompts))) if knobs.prompts else "",
         }  # fmt: skip
 
     def probe(self, ctx: TaskContext) -> Probe:
-        if ctx.earlier is not None:
+        earlier = ctx.earlier or {}
+        sound = bool(earlier) and earlier.get("verdict", {}).get("decision") != "invalid"
+        if sound and knobs_of(ctx).against is None:
             return Probe(
                 True, f"measured less than {knobs_of(ctx).fresh_s:.0f} s ago with the same release and settings"
             )
         return Probe(False, "this release has not been measured with these settings")
+
+    def changes(self, ctx: TaskContext) -> Sequence[Change]:
+        knobs = knobs_of(ctx)
+        widths = ", ".join(map(str, knobs.budgets))
+        return (
+            Change("process", ctx.host.unit, f"gets at most {knobs.loads[-1]} requests at once, if it serves linear"),
+            Change("process", side_name(ctx.host, "bench"), f"DDTREE beside it for the budgets {widths}, then removed"),
+        )
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
@@ -51,14 +64,18 @@ class BenchBudgets(Action):
             margin=knobs.margin,
             on_row=lambda row: _keep_row(ctx, row),
             on_progress=lambda text, done, total: _progress(ctx, text, done, total),
+            concurrencies=knobs.loads,
             group_size=knobs.group_size,
-            max_live_load=knobs.max_live_load,
+            max_live_load=min(1.0, knobs.max_live_load),
             done_rows=_rows_of_this_run(ctx),
         )
         return _kept(ctx, result)
 
     def _prompts(self, ctx: TaskContext) -> list[Prompt]:
-        """The recorded prompts on which the linear service does not repeat itself; the others are named in the log."""
+        """The prompts asked for, or the recorded ones on which the linear service does not repeat itself."""
+        given = knobs_of(ctx).prompts
+        if given:
+            return load_prompts(Path(given))
         looping = {
             sample.prompt_id: share
             for sample in map(sample_from_json, ctx.output("record-linear")["samples"])
@@ -74,8 +91,6 @@ class BenchBudgets(Action):
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("benchmark")
         verdict = found["verdict"]
-        if verdict["decision"] == "invalid":
-            raise BenchInvalidError(f"No valid benchmark row remains: {verdict['reason']}.")
         return Evidence(
             checked=f"paired sweep, {found['rows']} rows, {found['valid_rows']} valid",
             output=f"{verdict['decision']}: {verdict['reason']}",
@@ -86,15 +101,17 @@ class BenchBudgets(Action):
 
 def _kept(ctx: TaskContext, result: SweepResult) -> dict[str, Any]:
     document = result.to_json()
-    ctx.artifact("bench.json", json.dumps(document, indent=1, default=str))
+    ctx.artifact(SWEEP, json.dumps(document, indent=1, default=str))
     body = {key: document[key] for key in ("arms", "verdict", "settings", "skipped")}
     ctx.fact("bench.result", ctx.run_id, body)
-    return {**body, "rows": len(result.rows), "valid_rows": sum(row.valid for row in result.rows)}
+    counts = {"rows": len(result.rows), "valid_rows": sum(row.valid for row in result.rows)}
+    return {**body, **counts, MEASURED_IN: ctx.run_id}
 
 
 def _keep_row(ctx: TaskContext, row: Row) -> None:
-    ctx.fact("bench.row", f"B{row.budget}/{row.pair}/{row.arm}", row.to_json())
-    ctx.metric("bench.tok_s", row.tok_s, arm=row.arm, budget=str(row.budget), pair=str(row.pair))
+    ctx.fact("bench.row", f"C{row.concurrency}/B{row.budget}/{row.pair}/{row.arm}", row.to_json())
+    labels = {"arm": row.arm, "budget": str(row.budget), "pair": str(row.pair), "load": str(row.concurrency)}
+    ctx.metric("bench.tok_s", row.tok_s, **labels)
     why = "" if row.valid else " invalid: " + "; ".join(finding.reason for finding in row.findings)
     steps = row.counts.tokens_per_step
     ctx.log(
@@ -154,7 +171,8 @@ class Decide(Action):
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("decide")
         adopted = found["decision"] == "adopt"
-        outcome = None if adopted else Outcome(ExitCode.NOT_ADOPTED, found["why"], skip=("cutover",))
+        code = ExitCode.BENCH_INVALID if found["decision"] == "invalid" else ExitCode.NOT_ADOPTED
+        outcome = None if adopted else Outcome(code, found["why"], skip=("cutover",))
         return Evidence(f"decision ({found['by']})", f"{found['decision']}: {found['why']}", found, outcome=outcome)
 
 

@@ -22,6 +22,9 @@ MEANINGS = {
     "pairs": "paired measurements per budget",
     "max_tokens": "tokens per benchmark request",
     "group_size": "prompts per pair",
+    "loads": "requests at once at which the budgets are measured, comma-separated; never above max_live_load",
+    "prompts": "file with the prompts of the sweep (JSONL, or text with one a line; default: the recorded ones)",
+    "against": "earlier sweep that this one must hold: a run, a release, or known-good (graph bench)",
     "margin": "least relative gain worth a change (0.02 = 2 %)",
     "decide": "override of the verdict: adopt or keep-linear, with --reason",
     "reason": "why the verdict is overridden",
@@ -42,6 +45,9 @@ class Knobs:
     pairs: int
     max_tokens: int
     group_size: int
+    loads: tuple[int, ...]
+    prompts: str | None
+    against: str | None
     margin: float
     decide: str | None
     reason: str
@@ -75,6 +81,13 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
         raise UsageError(f"--set decide={decide}: choose adopt or keep-linear.")
     if decide is not None and not values.get("reason", "").strip():
         raise UsageError("--set decide overrides a measurement; say why with --reason TEXT.")
+    max_live_load = _number("max_live_load", values.get("max_live_load", "1"), 0.0, 1e6)
+    loads = tuple(sorted({_whole("loads", part, 1, 1024) for part in values.get("loads", "1").split(",")}))
+    if loads[-1] > max(1.0, max_live_load):
+        raise UsageError(
+            f"--set loads={values['loads']}: {loads[-1]} requests at once may reach the live service; "
+            f"--max-live-load {loads[-1]} allows that."
+        )
     default_nodes = str(budgets[0] if cpu else config.ddtree.nodes)
     return Knobs(
         nodes=_whole("nodes", values.get("nodes", default_nodes), 1, 1024),
@@ -82,6 +95,9 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
         pairs=_whole("pairs", values["pairs"], 1, 1000),
         max_tokens=_whole("max_tokens", values["max_tokens"], 8, 32768),
         group_size=_whole("group_size", values["group_size"], 1, 256),
+        loads=loads,
+        prompts=values.get("prompts") or None,
+        against=values.get("against") or None,
         margin=_number("margin", values.get("margin", "0.02"), 0.0, 1.0),
         decide=decide,
         reason=values.get("reason", "").strip(),
@@ -89,7 +105,7 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
         parity_bound=_number(
             "parity_bound", values.get("parity_bound", PARITY_BOUND_CPU if cpu else PARITY_BOUND_GPU), 0.0, 100.0
         ),
-        max_live_load=_number("max_live_load", values.get("max_live_load", "1"), 0.0, 1e6),
+        max_live_load=max_live_load,
         fresh_s=_number("fresh_s", values.get("fresh_s", "86400"), 0.0, 1e9),
         confirm_s=_number("confirm_s", values.get("confirm_s", "120" if cpu else "900"), 5.0, 86400.0),
         tree=config.ddtree,

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.bench import stats
 from orchestrator.bench.result import SweepResult
 from orchestrator.bench.rows import LINEAR, TREE, Row
+from orchestrator.bench.summary import pairs_of
 
 FIGURES: dict[str, tuple[str, Callable[[Row], float | None]]] = {
     "speed": ("tokens/s", lambda row: row.tok_s),
@@ -40,7 +41,7 @@ class Change:
 
 
 def compare(before: SweepResult, now: SweepResult, margin: float = 0.02) -> list[Change]:
-    """Speed and tokens per step of every arm that both have valid rows of.
+    """Speed and tokens per step of every arm that both have valid rows of, and the trees' speed against linear.
 
     Rows of prompts that only one of the two measured are left out, so that the sets are like for like.
     """
@@ -53,6 +54,11 @@ def compare(before: SweepResult, now: SweepResult, margin: float = 0.02) -> list
             new = [v for r in groups_now[key] if (v := values(r))]
             if old and new:
                 changes.append(_change(key, figure, unit, old, new, margin))
+    ratios_before, ratios_now = _ratios(before.rows, common), _ratios(now.rows, common)
+    changes += [
+        _change(key, "speed against linear", "ratio", ratios_before[key], ratios_now[key], margin)
+        for key in ratios_before.keys() & ratios_now.keys()
+    ]
     return sorted(changes, key=lambda c: (c.concurrency, c.arm != LINEAR, len(c.arm), c.arm, c.figure))
 
 
@@ -72,6 +78,14 @@ def _groups(rows: Sequence[Row], prompts: set[str]) -> dict[tuple[int, str], lis
             name = f"{TREE} {row.budget}" if row.arm == TREE else LINEAR
             groups.setdefault((row.concurrency, name), []).append(row)
     return groups
+
+
+def _ratios(rows: Sequence[Row], prompts: set[str]) -> dict[tuple[int, str], list[float]]:
+    ratios: dict[tuple[int, str], list[float]] = {}
+    for pair in pairs_of(rows):
+        if pair.valid and prompts.issuperset(pair.tree.prompt_hashes):
+            ratios.setdefault((pair.tree.concurrency, f"{TREE} {pair.tree.budget}"), []).append(pair.ratio)
+    return ratios
 
 
 def _change(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from orchestrator.cli.context import Cli, command_options
 from orchestrator.cli.oracle import run_oracle
 from orchestrator.cli.place import read_settings, workplace
 from orchestrator.cli.summary import verdict_sentence
+from orchestrator.cli.sweep import print_sweep
 from orchestrator.documents import SUCCESS
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.runner import RunResult
@@ -68,8 +70,10 @@ def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
 @click.option("--max-tokens", type=click.IntRange(8), help="Tokens per request.")
 @click.option("--max-live-load", type=click.FloatRange(0), help="Requests allowed on the live service at once.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the graph.")
+@click.option("--loads", metavar="LIST", help="Requests at once at which each budget is measured; default: 1.")
+@click.option("--against", metavar="NAME", help="Fail when it fell below this run, release or known-good (exit 1).")
+@click.option("--prompts", metavar="FILE", help="JSONL, or text with one prompt a line; default: the project's own.")
 @click.option("--oracle", is_flag=True, help="Measure acceptance offline instead, in the service's environment.")
-@click.option("--prompts", metavar="FILE", help="With --oracle: JSONL, or text with one prompt a line.")
 @click.option(
     "--device", metavar="NAME", help="With --oracle: cpu, cuda or cuda:N; default: a GPU with room, else cpu."
 )
@@ -90,22 +94,41 @@ def bench(
     if oracle:
         cli.confirm(f"Run the acceptance oracle on {config.name}? It computes there for a while.", yes=yes)
         return run_oracle(cli, config, values, {"oracle": True, "prompts": prompts, "device": device})
-    if prompts or device:
-        raise UsageError("--prompts and --device belong to --oracle; the sweep measures on the recorded prompts.")
+    if device:
+        raise UsageError("--device belongs to --oracle; the sweep measures where the service runs.")
+    if prompts:
+        values["prompts"] = str(Path(prompts).resolve())
     spec = operations.build_graph("bench", config, values)
     cli.confirm(f"Measure on {config.name}? Side engines are started there for a while.", yes=yes)
     with workplace(cli) as place:
         result, body = _run(cli, place, spec, config, values)
-        output = place.store.tasks.get(result.run_id, "benchmark").output or {}
+        found = _measured(place, result)
     code = ExitCode(result.exit_code)
+    print_sweep(cli.out, found["arms"])
     if body["verdict"]:
         cli.out.line(f"verdict  {verdict_sentence(body['verdict'])}")
+    if body["run_report"]:
+        cli.out.line(f"report   {body['run_report']}")
     error = None if code in SUCCESS else result.reason
-    rows = output.get("arms", [])
-    cli.out.document(code, {"run_id": result.run_id, "arms": rows, "verdict": body["verdict"]}, error)
+    told = {key: body[key] for key in ("verdict", "run_report")}
+    cli.out.document(code, {"run_id": result.run_id, **found, **told}, error)
     if error:
         cli.out.error(error)
     return code
+
+
+def _measured(place: operations.Workplace, result: RunResult) -> dict[str, Any]:
+    """The parts of the document that the sweep fills: arms, rows, and the comparison with an earlier sweep."""
+    from orchestrator.report.sweeps import sweep_of
+
+    sweep = sweep_of(place.store, result.run_id)
+    outputs = {task.key: task.output or {} for task in result.tasks}
+    return {
+        "arms": [arm.to_json() for arm in sweep.arms] if sweep else [],
+        "rows": [row.to_json() for row in sweep.rows] if sweep else [],
+        "against": outputs.get("hold-against", {}).get("against"),
+        "changes": outputs.get("hold-against", {}).get("changes", []),
+    }
 
 
 def _run(

@@ -21,6 +21,8 @@ def print_summary(out: Output, body: Mapping[str, Any]) -> None:
     if service.get("url"):
         nodes = f", {service['nodes']} nodes" if service.get("nodes") else ""
         out.line(f"service  {service['url']} ({service.get('algorithm', 'unknown')}{nodes})")
+    if body.get("run_report"):
+        out.line(f"report   {body['run_report']}")
     if body.get("report"):
         out.line(f"roadmap  {body['report']}")
 

@@ -92,12 +92,12 @@ def _environment() -> Environment:
     return environment
 
 
-def render_report(report: RunReport) -> str:
-    """The whole document as text."""
+def render_report(report: RunReport, plots: Sequence[Plot] | None = None) -> str:
+    """The whole document as text; `plots` spares drawing them again."""
     sweep = report.sweep
     context: dict[str, Any] = {
         "report": report,
-        "plots": plots_of(report),
+        "plots": plots_of(report) if plots is None else plots,
         "invalid_rows": [row for row in sweep.rows if not row.valid] if sweep else [],
     }
     return _environment().get_template("run_report.html.j2").render(context)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from orchestrator.bench.summary import ArmSummary
 from orchestrator.errors import UsageError
+from orchestrator.report.place import report_path
 from orchestrator.store.records import EvidenceRecord, RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store
 
@@ -27,6 +29,7 @@ class RoadmapView:
     summary: str
     run: Row
     live: str
+    report: str
     verdict: Row
     phases: Sequence[Row]
     knobs: Sequence[Row]
@@ -56,6 +59,7 @@ def roadmap_view(store: Store, run_id: str | None = None) -> RoadmapView:
         summary=_summary(tasks, verdict),
         run={"id": run.id, "graph": run.graph, "started_at": _time(run.created_at)},
         live=_live(store, run),
+        report=report_path(Path(), run.id).as_posix(),
         verdict=verdict,
         phases=_phases(tasks, {item.id: item for item in store.evidence.of_run(run.id)}),
         knobs=plan_data.get("knobs", []),

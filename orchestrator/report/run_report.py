@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from orchestrator.bench.result import SweepResult, sweep_from_json
 from orchestrator.bench.watch import compare
+from orchestrator.errors import UsageError
 from orchestrator.openai.smoke import CheckResult
 from orchestrator.report.export import arms_csv, rows_csv, sweep_json
 from orchestrator.report.html import RunReport, TaskLine, plots_of, render_report
+from orchestrator.report.sglang_results import ServingResult
+from orchestrator.report.sweeps import SWEEP, sweep_of
 from orchestrator.store.records import RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store
 
-SWEEP = "bench.json"  # the artifact in which a run keeps its sweep
+AGAINST = "held_against"  # in a task's output: the run with which it compared this one
 _CHECKS = TypeAdapter(list[CheckResult])
 
 
-def run_report(store: Store, run_id: str, against: str | None = None) -> RunReport:
-    """What the store knows of a run; UsageError for an unknown one. `against`: a run to compare its sweep with."""
+def run_report(
+    store: Store, run_id: str, against: str | None = None, imported: Sequence[ServingResult] = ()
+) -> RunReport:
+    """What the store knows of a run; UsageError for an unknown one.
+
+    against: a run to compare its sweep with, by default the one that the run itself was held against.
+    imported: results of SGLang's own benchmark, to stand beside.
+    """
     run = store.runs.get(run_id)
     tasks = store.tasks.list(run.id)
     sweep = sweep_of(store, run.id)
-    before = sweep_of(store, against) if against else None
+    other = store.runs.get(against).id if against else _held_against(tasks)
+    before = sweep_of(store, other) if other else None
+    if against and not (before and sweep):
+        raise UsageError(f"Run {run.id if before else other} measured no sweep, so the two can't be compared.")
     return RunReport(
         title=f"{run.graph} on {run.host}",
         run_id=run.id,
@@ -35,24 +45,26 @@ def run_report(store: Store, run_id: str, against: str | None = None) -> RunRepo
         tasks=[_line(task) for task in tasks],
         checks=_checks(tasks),
         sweep=sweep,
-        changes=compare(before, sweep) if before and sweep else (),
-        compared_with=f"run {against}" if against else "",
+        changes=compare(before, sweep, sweep.verdict.margin) if before and sweep else (),
+        compared_with=f"run {other}" if other else "",
+        imported=imported,
     )
 
 
-def sweep_of(store: Store, run_id: str) -> SweepResult | None:
-    """The newest sweep that a run kept; None when it measured nothing."""
-    kept = [artifact for artifact in store.artifacts.list(run_id) if artifact.name == SWEEP]
-    if not kept:
-        return None
-    return sweep_from_json(json.loads(kept[-1].path.read_text()), f"{SWEEP} of {run_id}")
+def _held_against(tasks: Sequence[TaskRecord]) -> str | None:
+    return next((str(task.output[AGAINST]) for task in tasks if task.output and task.output.get(AGAINST)), None)
 
 
 def write_run_report(store: Store, run_id: str, folder: Path, against: str | None = None) -> list[Path]:
+    """`write_report` of what the store knows of a run."""
+    return write_report(run_report(store, run_id, against), folder)
+
+
+def write_report(report: RunReport, folder: Path) -> list[Path]:
     """Write report.html, each plot as PNG and SVG, and the sweep as CSV and JSON; returns the files, report first."""
-    report = run_report(store, run_id, against)
-    files: dict[str, str | bytes] = {"report.html": render_report(report)}
-    for plot in plots_of(report):
+    plots = plots_of(report)
+    files: dict[str, str | bytes] = {"report.html": render_report(report, plots)}
+    for plot in plots:
         files |= {f"plots/{plot.name}.png": plot.png, f"plots/{plot.name}.svg": plot.svg}
     if report.sweep:
         files |= {

@@ -12,13 +12,16 @@ from tasks.inspect_model import InspectModel
 from tasks.knobs import read_knobs
 from tasks.oracle import LIMIT_S, RunOracle
 from tasks.plans.deploy_ddtree import prepare
+from tasks.regression import HoldAgainst, skip_reason
 from tasks.rollback import BackAsFound
 from tasks.samples import RECORDED_PROMPTS, default_prompts
 
 
 def build(request: GraphRequest) -> GraphSpec:
-    """The sweep, or with the option `oracle` what can be said before deploying; `prompts` (a path) belongs to the latter."""
-    read_knobs(request.host_config, request.settings)
+    """The sweep, or with the option `oracle` what can be said before deploying."""
+    knobs = read_knobs(request.host_config, request.settings)
+    if knobs.prompts:
+        load_prompts(Path(knobs.prompts))
     if request.options.get("oracle"):
         return _oracle(request)
     record, *rest = prepare()
@@ -34,6 +37,14 @@ def build(request: GraphRequest) -> GraphSpec:
             timeout_s=14400,
         ),
         TaskSpec("decide", "Say what the measurement means", "measure", Decide(), ("benchmark",)),
+        TaskSpec(
+            "hold-against",
+            "Hold the sweep against an earlier one",
+            "measure",
+            HoldAgainst(),
+            ("benchmark", "decide"),
+            condition=skip_reason,
+        ),
     )
     return GraphSpec("bench", tasks, "Paired budget sweep with a verdict.", BackAsFound())
 
