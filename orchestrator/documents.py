@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
@@ -21,6 +23,18 @@ def envelope(code: int, body: Mapping[str, Any], error: str | None = None) -> di
 
 def encode(document: Mapping[str, Any]) -> str:
     return json.dumps(document, default=_jsonable, ensure_ascii=False, indent=2) + "\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes the file or leaves it as it was; an OSError names it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _jsonable(value: Any) -> Any:

@@ -48,12 +48,12 @@ class Cli:
 
         return select_host(self.inventory, name)
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before a host is changed; without a terminal and without --yes, refuse (exit 2)."""
+    def confirm(self, question: str, *, yes: bool, why: str = "This changes a host") -> None:
+        """Ask before a host is changed (or what `why` says); without a terminal and without --yes, refuse (exit 2)."""
         if yes:
             return
         if not self.out.interactive:
-            raise UsageError("This changes a host and nobody can be asked here; add --yes to go ahead.")
+            raise UsageError(f"{why} and nobody can be asked here; add --yes to go ahead.")
         if not click.confirm(question, default=False, err=True):
             raise UsageError("Nothing was changed: the question was answered with no.")
 

@@ -24,7 +24,7 @@ def lock() -> None:
 @command_options
 def status(cli: Cli, host: str | None) -> int:
     name = cli.host(host).name
-    with workplace(cli) as place:
+    with workplace(cli, read_only=True) as place:
         lease = place.store.leases.get(name)
     body = _body(lease)
     if lease is None:

@@ -10,7 +10,7 @@ from orchestrator.cli.context import Cli, command_options
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.events import follow, history, to_json
 from orchestrator.store.records import Event, moment
-from orchestrator.store.store import open_store
+from orchestrator.store.store import open_to_read
 
 
 @click.command(help="Events and log lines of a run or a task.")
@@ -19,7 +19,7 @@ from orchestrator.store.store import open_store
 @click.option("-f", "--follow", "keep_on", is_flag=True, help="Go on until the run ends.")
 @command_options
 def logs(cli: Cli, run_id: str | None, task: str | None, keep_on: bool) -> int:
-    with open_store(cli.store_url) as store:
+    with open_to_read(cli.store_url) as store:
         run = store.runs.get(run_id) if run_id else store.runs.latest()
         if run is None:
             raise UsageError("There is no run yet; `orchestrate run deploy-ddtree` starts one.")
@@ -59,7 +59,7 @@ def export(cli: Cli, run_id: str, directory: Path) -> int:
     from orchestrator.report.roadmap import write_copy
     from orchestrator.report.run_report import write_run_report
 
-    with open_store(cli.store_url) as store:
+    with open_to_read(cli.store_url) as store:
         files = export_run(store, run_id, directory)
         run = store.runs.get(run_id)
         files += write_run_report(store, run.id, directory / "report")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import re
 import sys
@@ -128,6 +129,9 @@ def _judged(error: BaseException) -> tuple[ExitCode, str]:
             return ExitCode.USAGE, "A command is missing; the list above says what there is."
         case click.ClickException():
             return ExitCode.USAGE, _usage_sentence(error)
+        case OSError(strerror=str(problem), errno=errno.ENOSPC | errno.EROFS | errno.EACCES | errno.EDQUOT):
+            where = error.filename or "A file could not be written"
+            return ExitCode.FAILED_UNCHANGED, f"{where}: {problem}; free space or make it writable, then try again."
         case click.Abort() | KeyboardInterrupt():
             return ExitCode.INTERRUPTED, "Interrupted; `orchestrate status` shows what can be resumed."
     return (

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from orchestrator.cli.context import Cli
 from orchestrator.errors import UsageError
 from orchestrator.operations import Workplace
-from orchestrator.store.store import open_store
+from orchestrator.store.store import open_store, open_to_read
 
 
 @contextlib.contextmanager
 def workplace(cli: Cli, *, read_only: bool = False) -> Iterator[Workplace]:
     """The workplace of this invocation; the store is closed at the end."""
-    store = open_store(cli.store_url, read_only=read_only)
+    store = open_to_read(cli.store_url) if read_only else open_store(cli.store_url)
     try:
         yield Workplace(cli.home, cli.inventory, store, progress=FirstUseProgress(cli))
     finally:

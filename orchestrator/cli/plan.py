@@ -9,7 +9,7 @@ import click
 from orchestrator import operations
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.cli.place import read_settings, workplace
-from orchestrator.documents import encode
+from orchestrator.documents import encode, write_whole
 from orchestrator.errors import ExitCode
 from orchestrator.graph.preview import Preview
 from orchestrator.graph.render import render
@@ -54,7 +54,7 @@ def plan(
     path = out or operations.plan_path(cli.home, found)
     path.parent.mkdir(parents=True, exist_ok=True)
     body = operations.plan_document(found, spec)
-    path.write_text(encode(body), encoding="utf-8")
+    write_whole(path, encode(body))
     if form in PICTURES:
         picture = render(spec, form, {task.key: task.action for task in found.tasks})
         cli.out.line(picture.removesuffix("\n"))

@@ -7,7 +7,7 @@ import click
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.errors import ExitCode
 from orchestrator.report.roadmap import RoadmapDrift, regenerate, roadmap_path
-from orchestrator.store.store import open_store
+from orchestrator.store.store import open_to_read
 
 
 @click.command(help="Regenerate the roadmap from the store.")
@@ -15,7 +15,7 @@ from orchestrator.store.store import open_store
 @click.option("--run", "run_id", metavar="RUN", help="The run to show; default: the newest deployment.")
 @command_options
 def roadmap(cli: Cli, check: bool, run_id: str | None) -> int:
-    with open_store(cli.store_url, read_only=check) as store:
+    with open_to_read(cli.store_url) as store:
         try:
             written = regenerate(store, cli.home, run_id=run_id, check=check)
         except RoadmapDrift as error:

@@ -63,7 +63,7 @@ def carry_out(
         with RunProgress(contents, cli.out.progress_console) as progress:
             result = operations.run_graph(place, spec, config, settings, on_event=progress, **options)
     except OrchestrateError as error:
-        operations.keep_last(cli.home, envelope(error.exit_code, {}, str(error)))
+        _keep_last(cli, envelope(error.exit_code, {}, str(error)))
         raise
     return report(cli, place, result)
 
@@ -73,12 +73,20 @@ def report(cli: Cli, place: operations.Workplace, result: RunResult) -> int:
     code = ExitCode(result.exit_code)
     body = operations.run_document(place, result)
     error = None if code in SUCCESS else result.reason
-    operations.keep_last(cli.home, envelope(code, body, error))
+    _keep_last(cli, envelope(code, body, error))
     print_summary(cli.out, body)
     cli.out.document(code, body, error)
     if error:
         cli.out.error(error)
     return code
+
+
+def _keep_last(cli: Cli, document: dict[str, Any]) -> None:
+    """On a full disk only this file is missing: how the run ended must be told all the same."""
+    try:
+        operations.keep_last(cli.home, document)
+    except OSError as error:
+        cli.out.note(f"{error.filename} could not be written: {error.strerror}")
 
 
 def _resumed(place: operations.Workplace, run_id: str | None, host: str, graph: str) -> str | None:

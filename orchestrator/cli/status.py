@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from orchestrator.cli.context import Cli, command_options
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.fingerprint import short
 from orchestrator.store.records import RunRecord, TaskRecord, moment
-from orchestrator.store.store import Store, open_store
+from orchestrator.store.store import Store, open_store, open_to_read
 
 if TYPE_CHECKING:  # reading the store needs no host: SSH and the inventory are imported when a host is asked
     from orchestrator.graph.explain import Explanation
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # reading the store needs no host: SSH and the inventory are 
 def status(cli: Cli, run_id: str | None, host: str | None) -> int:
     if host is not None:
         return _host_status(cli, host)
-    with open_store(cli.store_url) as store:
+    with open_to_read(cli.store_url) as store:
         run = _chosen(store, run_id)
         tasks = store.tasks.list(run.id)
     rows = [(t.key, t.state.value, _seconds(t.duration_s), t.attempts, t.reason) for t in tasks]
@@ -46,7 +47,7 @@ def status(cli: Cli, run_id: str | None, host: str | None) -> int:
 def history(cli: Cli, host: str | None, limit: int) -> int:
     if click.get_current_context().invoked_subcommand is not None:
         return ExitCode.DONE
-    with open_store(cli.store_url) as store:
+    with open_to_read(cli.store_url) as store:
         runs = store.runs.list(host=host, limit=limit)
     rows = [
         (r.id, r.graph, r.host, r.state.value, "" if r.exit_code is None else r.exit_code, r.started_by,
@@ -69,10 +70,16 @@ def history(cli: Cli, host: str | None, limit: int) -> int:
 def prune_runs(cli: Cli, days: float, keep: int, dry_run: bool, yes: bool) -> int:
     from orchestrator.store.retention import prune
 
+    if not math.isfinite(days):
+        raise UsageError(f"--older-than {days}: give a number of days.")
     with open_store(cli.store_url) as store:
         found = prune(store, days * 86_400, keep, dry_run=True)
         if found.runs and not dry_run:
-            cli.confirm(f"Forget {len(found.runs)} runs with {found.events} events for good?", yes=yes)
+            cli.confirm(
+                f"Forget {len(found.runs)} runs with {found.events} events for good?",
+                yes=yes,
+                why="This removes runs for good",
+            )
             found = prune(store, days * 86_400, keep)
     words = "would be forgotten" if dry_run else "forgotten"
     cli.out.line(f"{len(found.runs)} runs with {found.events} events {words}, {found.files} kept files removed")
@@ -101,7 +108,7 @@ def vacuum_store(cli: Cli) -> int:
 def explain(cli: Cli, task: str, run_id: str | None) -> int:
     from orchestrator.graph.explain import explain as explained
 
-    with open_store(cli.store_url) as store:
+    with open_to_read(cli.store_url) as store:
         found = explained(store, _chosen(store, run_id).id, task)
     cli.out.line(f"{found.key}: {found.state.value}, {found.verdict}")
     for reason in found.reasons:

@@ -12,19 +12,20 @@ from typing import Any
 import click
 
 from orchestrator.cli.context import Cli, command_options
+from orchestrator.documents import write_whole
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.model import TodoItem
 from orchestrator.graph.todolist import TodoList
 from orchestrator.store.process import who
-from orchestrator.store.store import open_store
+from orchestrator.store.store import open_store, open_to_read
 
 RUN = click.option("--run", "run_id", metavar="RUN", help="Show the tasks of this run; default: the newest.")
 OWNER = click.option("--owner", help="Who takes it; default: user and host.")
 
 
 @contextlib.contextmanager
-def todo_list(cli: Cli, run_id: str | None = None) -> Iterator[TodoList]:
-    with open_store(cli.store_url) as store:
+def todo_list(cli: Cli, run_id: str | None = None, *, read_only: bool = False) -> Iterator[TodoList]:
+    with open_to_read(cli.store_url) if read_only else open_store(cli.store_url) as store:
         yield TodoList(store, run_id)
 
 
@@ -54,7 +55,7 @@ def todo() -> None:
 @RUN
 @command_options
 def list_todos(cli: Cli, run_id: str | None) -> int:
-    with todo_list(cli, run_id) as todos:
+    with todo_list(cli, run_id, read_only=True) as todos:
         return _show(cli, todos.items())
 
 
@@ -62,7 +63,7 @@ def list_todos(cli: Cli, run_id: str | None) -> int:
 @RUN
 @command_options
 def ready(cli: Cli, run_id: str | None) -> int:
-    with todo_list(cli, run_id) as todos:
+    with todo_list(cli, run_id, read_only=True) as todos:
         return _show(cli, todos.ready())
 
 
@@ -116,10 +117,10 @@ def next_todo(cli: Cli, owner: str | None) -> int:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @command_options
 def export(cli: Cli, file: Path | None) -> int:
-    with todo_list(cli) as todos:
+    with todo_list(cli, read_only=True) as todos:
         text = todos.export()
     if file is not None:
-        file.write_text(text, encoding="utf-8")
+        write_whole(file, text)
         cli.out.line(f"wrote {file}")
     elif not cli.out.json_mode:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -165,7 +166,7 @@ def add_note(cli: Cli, text: str, kind: str, task_key: str | None, author: str |
 @note.command("list", help="All notes, oldest first.")
 @command_options
 def list_notes(cli: Cli) -> int:
-    with open_store(cli.store_url) as store:
+    with open_to_read(cli.store_url) as store:
         notes = store.notes.list()
     cli.out.table(("kind", "author", "task", "text"), ((n.kind, n.author, n.task_key or "", n.text) for n in notes))
     rows = [{"id": n.id, "kind": n.kind, "author": n.author, "task": n.task_key, "text": n.text} for n in notes]

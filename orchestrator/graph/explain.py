@@ -45,12 +45,13 @@ def explain(store: Store, run_id: str, key: str) -> Explanation:
         tasks = {item.key: item for item in store.tasks.list(run.id)}
         evidence = store.evidence.get(task.evidence_id) if task.evidence_id is not None else None
         before = store.tasks.earlier_completed(run.graph, run.host, key, run.id)
-        facts_now = _probed(store, run.id, key)
-        facts_before = _probed(store, before.run_id, key) if before else {}
+        facts_now = _said(store, run.id, key, "task.probed").get("facts", {})
+        facts_before = _said(store, before.run_id, key, "task.probed").get("facts", {}) if before else {}
+        looked = _looked(store, run.id, task)
     verdict, reasons = _verdict(task, tasks, evidence, store.clock())
     return Explanation(
         run.id, key, task.state, verdict,
-        (*reasons, *_first_or_again(task, before), *_run_reasons(run, task)),
+        (*reasons, *looked, *_first_or_again(task, before), *_run_reasons(run, task)),
         _changed(task, before), facts_before, facts_now, evidence,
     )  # fmt: skip
 
@@ -114,8 +115,14 @@ def _changed(task: TaskRecord, before: TaskRecord | None) -> tuple[InputChange, 
     return tuple(differences(Basis.from_json(before.inputs), Basis.from_json(task.inputs)))
 
 
-def _probed(store: Store, run_id: str, key: str) -> Mapping[str, Any]:
-    """What the newest probe of the task in that run saw on the host."""
-    found = store.events.latest(1, run_id, key, ("task.probed",))
-    facts: Mapping[str, Any] = found[0].data["facts"] if found else {}
-    return facts
+def _looked(store: Store, run_id: str, task: TaskRecord) -> list[Reason]:
+    """What the newest attempt saw on the host, and why it then did the work."""
+    saw, why = _said(store, run_id, task.key, "task.probed"), _said(store, run_id, task.key, "task.applying")
+    found = [Reason("looked", f"the host, before it: {saw['reason']}")] if saw.get("reason") else []
+    return [*found, Reason("ran", f"the work was done: {why['why']}")] if task.began and why else found
+
+
+def _said(store: Store, run_id: str, key: str, kind: str) -> Mapping[str, Any]:
+    """The newest event of that kind about the task."""
+    found = store.events.latest(1, run_id, key, (kind,))
+    return found[0].data if found else {}

@@ -82,12 +82,13 @@ class Plan:
 
 def find_problems(graph: GraphSpec) -> list[str]:
     """One sentence for each thing that is wrong, [] for a valid graph."""
+    circle = _circle(graph)
     return [
         *_duplicates(graph),
         *_bad_fields(graph),
         *_bad_edges(graph),
-        *_cycle(graph),
-        *_never_reached(graph),
+        *([f"tasks depend on each other in a circle: {' -> '.join(circle)}"] if circle else []),
+        *_never_reached(graph, circle),
         *_duplicate_effects(graph),
     ]
 
@@ -130,12 +131,13 @@ def _bad_edges(graph: GraphSpec) -> list[str]:
     return found
 
 
-def _cycle(graph: GraphSpec) -> list[str]:
+def _circle(graph: GraphSpec) -> list[str]:
+    """Keys of tasks that depend on each other, the first one again at the end; [] when there is no circle."""
     edges = {spec.key: [key for key in spec.depends_on if key != spec.key] for spec in graph.tasks}
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
-        return [f"tasks depend on each other in a circle: {' -> '.join(reversed(error.args[1]))}"]
+        return list(reversed(error.args[1]))
     return []
 
 
@@ -150,17 +152,19 @@ def _duplicate_effects(graph: GraphSpec) -> list[str]:
     return found
 
 
-def _never_reached(graph: GraphSpec) -> list[str]:
-    """Tasks behind a missing dependency or a circle: they are fine themselves, but nothing would ever start them."""
+def _never_reached(graph: GraphSpec, circle: list[str]) -> list[str]:
+    """Tasks behind a missing dependency or the circle: they are fine themselves, but nothing would ever start them."""
     reached: set[str] = set()
     left = list(graph.tasks)
     while found := [spec for spec in left if reached.issuperset(spec.depends_on)]:
         reached.update(spec.key for spec in found)
         left = [spec for spec in left if spec.key not in reached]
     stuck = {spec.key for spec in left}
+    named = set(circle)
     return [
         f"task {spec.key} can never be reached, because it depends on {key}"
         for spec in left
+        if spec.key not in named
         for key in sorted(stuck.intersection(spec.depends_on) - {spec.key})[:1]
     ]
 

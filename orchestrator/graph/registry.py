@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.graph.model import GraphSpec
 from orchestrator.graph.plan import Plan
 
@@ -34,8 +34,14 @@ def graph_names() -> list[str]:
 
 
 def load_graph(name: str, request: GraphRequest) -> GraphSpec:
-    """Builds and checks the graph `name`; UsageError for an unknown name or a builder that does not fit."""
-    spec = _builder(name)(request)
+    """Builds and checks the graph `name`; UsageError for an unknown name or a builder that does not fit or fails."""
+    builder = _builder(name)
+    try:
+        spec = builder(request)
+    except OrchestrateError:
+        raise
+    except Exception as error:
+        raise UsageError(f"graph {name}: its builder failed with {type(error).__name__}: {error}") from error
     if not isinstance(spec, GraphSpec):
         raise UsageError(f"graph {name}: its entry point gave {type(spec).__name__}, it must give a GraphSpec")
     Plan(spec)
@@ -46,7 +52,7 @@ def _builder(name: str) -> Builder:
     point = _entry_point(name)
     try:
         builder = point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever somebody else's module raises
         raise UsageError(f"graph {name}: its entry point {point.value} cannot be imported ({error})") from error
     if not callable(builder):
         raise UsageError(f"graph {name}: its entry point {point.value} is not a function")

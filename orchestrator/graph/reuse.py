@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.graph.fingerprint import Basis, differences, digest
+from orchestrator.graph.fingerprint import Basis, brief, differences, digest
 from orchestrator.graph.model import TaskContext, TaskSpec
 from orchestrator.graph.session import RunSession
 from orchestrator.store.records import EvidenceRecord, TaskRecord
@@ -44,12 +44,16 @@ def find_candidate(session: RunSession, spec: TaskSpec, record: TaskRecord, basi
 def basis_of(session: RunSession, spec: TaskSpec, context: TaskContext) -> Basis:
     """What the task's result depends on now: its inputs and the results of its dependencies."""
     inputs = session.masked(dict(spec.action.inputs(context)))
-    results = {}
+    results, fields = {}, {}
     for key in spec.depends_on:
         output = session.outputs.get(key)
-        action = session.plan.specs[key].action
-        results[key] = "skipped" if output is None else digest(dict(action.identity(output)))
-    return Basis(inputs, results)
+        if output is None:
+            results[key] = "skipped"
+            continue
+        counts = dict(session.plan.specs[key].action.identity(output))
+        results[key] = digest(counts)
+        fields[key] = {name: brief(value) for name, value in counts.items()}
+    return Basis(inputs, results, fields)
 
 
 def why_not(earlier: TaskRecord, evidence: EvidenceRecord, basis: Basis, now: float) -> str:

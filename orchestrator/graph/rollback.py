@@ -13,14 +13,18 @@ UNDO_TRIES = 3
 
 
 def to_undo(session: RunSession) -> list[TaskRecord]:
-    """The tasks that began to change a host in this run and are not undone yet, the last one in the graph first."""
-    position = {key: index for index, key in enumerate(session.plan.order)}
+    """The tasks that began to change a host in this run and are not undone yet, the one that began last first.
+
+    In the order of their events, since a clock may have gone backwards between two of them.
+    """
+    announced = session.store.events.tail(run_id=session.run_id, kinds=("task.applying",), limit=1_000_000)
+    since = {event.task_key: event.seq for event in announced}
     begun = [
         task
         for task in session.store.tasks.list(session.run_id)
         if task.began and task.changes_host and task.state is not State.ROLLED_BACK
     ]
-    return sorted(begun, key=lambda task: (task.started_at or 0.0, position[task.key]), reverse=True)
+    return sorted(begun, key=lambda task: since.get(task.key, 0), reverse=True)
 
 
 def roll_back(session: RunSession, reason: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from orchestrator.documents import write_whole
 from orchestrator.errors import OrchestrateError
 from orchestrator.report.roadmap_view import RoadmapView, roadmap_view
 from orchestrator.store.jsontext import clean_text
@@ -57,7 +58,7 @@ def regenerate(store: Store, home: Path, *, run_id: str | None = None, check: bo
     elif text != old:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_plot(view, path.parent)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     return Written(path, digest, text != old)
 
 

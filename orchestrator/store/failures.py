@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+from pathlib import Path
 
 from orchestrator.errors import StoreError
 
@@ -11,9 +13,15 @@ class StoreCorruptError(StoreError):
     """The file is not a readable store."""
 
 
+class StoreNotReadyError(StoreError):
+    """There is no store yet, or it has an older schema: whoever may write makes it or brings it forward."""
+
+
 class StoreBusyError(StoreError):
     """Another process kept the store locked for longer than any transaction of ours lasts."""
 
+
+FULL_BYTES = 256 * 1024
 
 _SENTENCES = (
     ("file is not a database", StoreCorruptError, "{place} is not a readable store"),
@@ -40,6 +48,8 @@ _SENTENCES = (
 def store_failure(error: Exception, place: str) -> StoreError:
     """The StoreError for a driver's `error`; `place` is the file or URL without a password."""
     text = str(error).lower()
+    if "disk i/o" in text and _disk_is_full(place):  # so SQLite says it where its shared-memory file finds no room
+        text = "disk is full"
     for fragment, kind, sentence in _SENTENCES:
         if fragment in text:
             return kind(sentence.format(place=place, error=error))
@@ -51,6 +61,13 @@ def is_busy(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and any(
         word in str(error).lower() for word in ("locked", "busy")
     )
+
+
+def _disk_is_full(place: str) -> bool:
+    try:
+        return shutil.disk_usage(Path(place).parent).free < FULL_BYTES
+    except OSError:
+        return False
 
 
 def _first_line(error: Exception) -> str:

@@ -21,7 +21,7 @@ class Pruned:
 def prune(store: Store, older_than_s: float, keep: int = 1, dry_run: bool = False) -> Pruned:
     """Removes runs created more than `older_than_s` seconds ago, but none of the newest `keep` of a graph and host."""
     with store.transaction() as tx:
-        rows = tx.all("SELECT * FROM runs ORDER BY created_at DESC, id DESC")
+        rows = tx.all("SELECT * FROM runs ORDER BY number DESC, id DESC")
         doomed = tuple(row["id"] for row in _doomed(rows, store.clock() - older_than_s, keep))
         events = 0
         for run_id in doomed:

@@ -32,7 +32,8 @@ class Runs:
         with self._database.write() as tx:
             tx.execute(
                 "INSERT INTO runs (id, graph, host, state, reason, settings_json, definition, process, started_by,"
-                " started_from, created_at) VALUES (?, ?, ?, ?, '', ?, ?, '', ?, ?, ?)",
+                " started_from, created_at, number) VALUES (?, ?, ?, ?, '', ?, ?, '', ?, ?, ?,"
+                " (SELECT coalesce(max(number), 0) + 1 FROM runs))",
                 (run_id, graph, host, RunState.PENDING, canonical(dict(settings)), definition, who(), os.getcwd(),
                  self._clock()),
             )  # fmt: skip
@@ -50,7 +51,7 @@ class Runs:
         return RunRecord.from_row(row)
 
     def list(self, host: str | None = None, graph: str | None = None, limit: int = 50) -> list[RunRecord]:
-        """The newest runs first."""
+        """The newest runs first, in the order in which they began."""
         where = ""
         parameters: list[Any] = []
         for column, value in (("host", host), ("graph", graph)):
@@ -58,7 +59,7 @@ class Runs:
                 where, parameters = f"{where} AND {column} = ?", [*parameters, value]
         with self._database.read() as tx:
             rows = tx.all(
-                f"SELECT * FROM runs WHERE created_at >= 0{where} ORDER BY created_at DESC, id DESC LIMIT ?",
+                f"SELECT * FROM runs WHERE number >= 0{where} ORDER BY number DESC, id DESC LIMIT ?",
                 (*parameters, limit),
             )
         return [RunRecord.from_row(row) for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.errors import StoreError
 from orchestrator.store.database import Database, Transaction
 
-REVISIONS = ("0001", "0002")  # oldest first; the last one is what this version reads and writes
+REVISIONS = ("0001", "0002", "0003")  # oldest first; the last one is what this version reads and writes
 HEAD = REVISIONS[-1]
 
 

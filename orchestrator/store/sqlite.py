@@ -54,8 +54,19 @@ class SqliteDatabase(Database):
             time.sleep(random.uniform(0.005, 0.05))
 
     def _open(self) -> sqlite3.Connection:
+        if not self.read_only:
+            return self._open_as("mode=rwc")
+        try:
+            return self._open_as("mode=ro")
+        except sqlite3.OperationalError as error:
+            if is_busy(error) or self._has_pending_writes():
+                raise
+            # No room or no right for the shared-memory file: without pending writes the file alone can be read.
+            return self._open_as("mode=ro&immutable=1")
+
+    def _open_as(self, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{quote(str(self.path))}?{self._mode()}",
+            f"file:{quote(str(self.path))}?{mode}",
             uri=True,
             timeout=BUSY_TIMEOUT_S,
             isolation_level=None,
@@ -64,7 +75,9 @@ class SqliteDatabase(Database):
         try:
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA foreign_keys = ON")
-            if not self.read_only:
+            if self.read_only:
+                connection.execute("PRAGMA schema_version")  # the first look at the file: now is when it fails
+            else:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
@@ -72,12 +85,9 @@ class SqliteDatabase(Database):
             raise
         return connection
 
-    def _mode(self) -> str:
-        if not self.read_only:
-            return "mode=rwc"
-        # In a folder where no shared-memory file can be made, a store without pending writes is still readable.
-        leftovers = self.path.with_name(self.path.name + "-wal").exists()
-        return "mode=ro" if leftovers or _writable(self.path.parent) else "mode=ro&immutable=1"
+    def _has_pending_writes(self) -> bool:
+        log = self.path.with_name(self.path.name + "-wal")
+        return log.exists() and log.stat().st_size > 0
 
     def _begin(self, writable: bool) -> Any:
         statement = "BEGIN IMMEDIATE" if writable else "BEGIN"
@@ -100,9 +110,3 @@ class SqliteDatabase(Database):
 
     def _failure(self, error: BaseException) -> Exception:
         return store_failure(error, self.place) if isinstance(error, Exception) else RuntimeError(str(error))
-
-
-def _writable(folder: Path) -> bool:
-    import os
-
-    return os.access(folder, os.W_OK)

@@ -18,7 +18,7 @@ from orchestrator.store.database import Database, Transaction
 from orchestrator.store.events import EventLog
 from orchestrator.store.evidence import EvidenceStore
 from orchestrator.store.facts import Facts
-from orchestrator.store.failures import StoreCorruptError, store_failure
+from orchestrator.store.failures import StoreCorruptError, StoreNotReadyError, store_failure
 from orchestrator.store.leases import Leases
 from orchestrator.store.notes import Notes
 from orchestrator.store.runs import Runs
@@ -79,11 +79,19 @@ def open_store(url: str, read_only: bool = False, clock: Clock = time.time) -> S
     raise UsageError(f"--state {url}: write sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE")
 
 
+def open_to_read(url: str) -> Store:
+    """For commands that only look: a read-only or full disk is enough once there is a store of this schema."""
+    try:
+        return open_store(url, read_only=True)
+    except StoreNotReadyError:
+        return open_store(url)
+
+
 def _open_sqlite(path: Path, read_only: bool, clock: Clock) -> Store:
     if sqlite3.sqlite_version_info < (3, 35):
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}: the store needs 3.35 or newer")
     if read_only and not path.exists():
-        raise StoreError(f"there is no store {path}: `orchestrate init` makes one")
+        raise StoreNotReadyError(f"there is no store {path}: `orchestrate init` makes one")
     database = SqliteDatabase(path, read_only)
     try:
         _check_and_migrate(database, path, read_only)
@@ -106,7 +114,9 @@ def _check_and_migrate(database: SqliteDatabase, path: Path, read_only: bool) ->
     if found == schema.HEAD:
         return
     if read_only:
-        raise StoreError(f"the store {path} has an old schema ({found}): any command that writes brings it forward")
+        raise StoreNotReadyError(
+            f"the store {path} has an old schema ({found}): any command that writes brings it forward"
+        )
     from orchestrator.store.migrate import migrate_sqlite
 
     try:

@@ -16,10 +16,10 @@ TASK_STATES = ", ".join(f"'{state}'" for state in State)
 
 
 class RunRow(SQLModel, table=True):
-    """One execution of a graph on a host."""
+    """One execution of a graph on a host. `number` grows with every run, whatever the clock says."""
 
     __tablename__ = "runs"
-    __table_args__ = (Index("runs_by_graph", "graph", "host", "created_at"), Index("runs_by_time", "created_at"))
+    __table_args__ = (Index("runs_by_graph", "graph", "host", "number"), Index("runs_by_number", "number"))
 
     id: str = Field(primary_key=True)
     graph: str
@@ -36,6 +36,7 @@ class RunRow(SQLModel, table=True):
     outcome_json: str | None = None
     created_at: float
     finished_at: float | None = None
+    number: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
 
 
 class TaskRow(SQLModel, table=True):

@@ -83,7 +83,7 @@ class Tasks:
             row = tx.one(
                 "SELECT tasks.* FROM tasks JOIN runs ON runs.id = tasks.run_id"
                 " WHERE tasks.key = ? AND tasks.state = 'completed' AND runs.graph = ? AND runs.host = ?"
-                " AND runs.id <> ? ORDER BY runs.created_at DESC, runs.id DESC LIMIT 1",
+                " AND runs.id <> ? ORDER BY runs.number DESC, runs.id DESC LIMIT 1",
                 (key, graph, host, before_run),
             )
         return TaskRecord.from_row(row) if row else None

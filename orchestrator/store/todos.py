@@ -82,6 +82,8 @@ class Todos:
                 " version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT (id) DO UPDATE SET"
                 " content = excluded.content, priority = excluded.priority, status = excluded.status,"
                 " depends_on_json = excluded.depends_on_json, updated_at = excluded.updated_at,"
+                " owner = CASE WHEN excluded.status = 'in_progress' THEN todos.owner END,"
+                " claimed_until = CASE WHEN excluded.status = 'in_progress' THEN todos.claimed_until END,"
                 " version = todos.version + 1",
                 [
                     (item.id, start + index, item.content, item.priority, item.status,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -133,6 +134,38 @@ def test_a_full_disk_is_named_and_loses_nothing(
     assert code == 2
     assert "full" in document["error"]
     assert contents(capsys) == ["stay"]
+
+
+def test_a_document_is_written_whole_or_not_at_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(capsys, "todo", "export", "kept.json")[0] == 0
+    before = (tmp_path / "kept.json").read_text()
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        code, document = call(capsys, "todo", "export", "kept.json")
+    assert code == 1
+    assert document["error"].startswith("kept.json: No space left on device; ")
+    assert (tmp_path / "kept.json").read_text() == before
+
+
+def test_forgetting_runs_asks_and_takes_only_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store:
+        for _ in range(2):
+            runner(store, graph(task("a", Do()))).run()
+    forget = ("history", "prune", "--keep", "1", "--older-than")
+    code, document = call(capsys, *forget, "0")
+    assert code == 2
+    assert document["error"].startswith("This removes runs for good and nobody can be asked here")
+    assert call(capsys, *forget, "nan", "--yes")[0] == 2
+    assert len(call(capsys, *forget, "0", "--dry-run")[1]["runs"]) == 1
+    assert len(call(capsys, "history")[1]["runs"]) == 2
+    assert call(capsys, *forget, "0", "--yes")[1]["events"] > 0
+    assert len(call(capsys, "history")[1]["runs"]) == 1
 
 
 def test_a_second_writer_killed_in_its_transaction_blocks_nobody(

@@ -42,6 +42,14 @@ def test_what_is_wrong_is_named(tasks: list[Any], sentence: str) -> None:
     assert error.value.exit_code == ExitCode.USAGE
 
 
+def test_a_circle_is_said_once_and_what_waits_behind_it_too() -> None:
+    with pytest.raises(GraphError) as error:
+        Plan(GraphSpec("g", (task("a", Action(), "b"), task("b", Action(), "a"), task("c", Action(), "b"))))
+    circle, behind = error.value.problems
+    assert circle.startswith("tasks depend on each other in a circle: ")
+    assert behind == "task c can never be reached, because it depends on b"
+
+
 def test_two_tasks_may_not_share_a_change() -> None:
     action = Do()
     with pytest.raises(GraphError, match="tasks a and b share one action that changes the host"):
@@ -103,6 +111,10 @@ def build_wrong(request: GraphRequest) -> str:
     return "a graph"
 
 
+def build_broken(request: GraphRequest) -> GraphSpec:
+    raise KeyError("x")
+
+
 def test_graphs_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         EntryPoint(name, value, registry.GROUP)
@@ -110,6 +122,7 @@ def test_graphs_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
             ("mine", "tests.graph.test_plan:build"),
             ("wrong", "tests.graph.test_plan:build_wrong"),
             ("gone", "tests.graph.nowhere:build"),
+            ("broken", "tests.graph.test_plan:build_broken"),
             ("twice", "tests.graph.test_plan:build"),
             ("twice", "tests.graph.test_plan:build_wrong"),
         )
@@ -121,6 +134,7 @@ def test_graphs_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mina", "there is no graph mina: did you mean mine?"),
         ("wrong", "gave str, it must give a GraphSpec"),
         ("gone", "cannot be imported"),
+        ("broken", "graph broken: its builder failed with KeyError: 'x'"),
         ("twice", "offered by several packages"),
     ):
         with pytest.raises(UsageError, match=sentence):

@@ -101,6 +101,8 @@ def test_a_claim_is_exclusive_until_it_lapses(tmp_path: Path) -> None:
         found = todos.next("bob")
         assert found is not None
         assert found.owner == "bob"
+        todos.load(json.dumps([{"id": item.id, "content": "Look into it", "status": "pending"}]), "eve")
+        assert todos.items()[0].owner is None
 
 
 def test_many_processes_never_claim_the_same_item(store: Store, todos: TodoList, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def test_explain_says_why(store: Store, host: FakeHost) -> None:
     assert [str(change) for change in explained.inputs_changed] == ["v: 1 -> 2"]
     assert (explained.facts_before, explained.facts_now) == ({"disk": 1}, {"disk": 2})
     assert ("input changed", "v: 1 -> 2") in reasons(store, second.run_id, "a")
+    assert ("looked", "the host, before it: old") in reasons(store, second.run_id, "a")
+    assert ("ran", "the work was done: input changed: v: 1 -> 2") in reasons(store, second.run_id, "a")
     assert explain(store, second.run_id, "c").verdict == "waits"
     assert ("blocked", "it waits for b, which is failed") in reasons(store, second.run_id, "c")
     assert explain(store, second.run_id, "b").verdict == "runs"

@@ -39,6 +39,17 @@ def test_a_failure_after_a_change_is_undone_in_reverse_and_proved(store: Store, 
     assert "rollback.verified" in kinds(store, result.run_id)
 
 
+def test_a_clock_that_goes_back_does_not_turn_the_way_back_around(tmp_path: Path) -> None:
+    times = iter(range(2_000_000_000, 0, -3600))
+    host = FakeHost(tmp_path)
+    with open_store(f"sqlite:///{tmp_path}/state.db", clock=lambda: float(next(times))) as store:
+        result = runner(store, deploy_graph(last=Break()), host).run()
+    assert result.exit_code == 4
+    made = [line.removeprefix("make ") for line in host.lines() if line.startswith("make ")]
+    dropped = [line.removeprefix("drop ") for line in host.lines() if line.startswith("drop ")]
+    assert dropped == made[::-1]
+
+
 @pytest.mark.parametrize("why", ["undo fails", "no check", "check fails"])
 def test_a_rollback_that_is_not_proved_says_so(store: Store, host: FakeHost, why: str) -> None:
     def stuck(ctx: TaskContext) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ExitCode, StoreError, UsageError
-from orchestrator.store.schema import HEAD
-from orchestrator.store.store import Store, open_store
+from orchestrator.store.migrate import migrate_sqlite
+from orchestrator.store.schema import HEAD, REVISIONS
+from orchestrator.store.store import Store, open_store, open_to_read
 from tests.store.conftest import add_run
 
 
@@ -131,6 +132,21 @@ def test_a_read_only_folder(path: Path) -> None:
     status = os.waitpid(pid, 0)[1]
     copy.chmod(0o755)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_reader_needs_no_room_for_files_of_its_own(path: Path) -> None:
+    path.with_name("state.db-shm").symlink_to("/nowhere/at/all")  # as on a full disk, it cannot be made
+    with open_to_read(f"sqlite:///{path}") as store:
+        assert store.runs.get("r1").id == "r1"
+    refused(path)
+
+
+def test_a_reader_makes_a_missing_store_and_brings_an_old_one_forward(tmp_path: Path) -> None:
+    with open_to_read(f"sqlite:///{tmp_path}/new.db") as store:
+        assert store.runs.latest() is None
+    migrate_sqlite(tmp_path / "old.db", REVISIONS[0])
+    with open_to_read(f"sqlite:///{tmp_path}/old.db") as store:
+        assert store.runs.latest() is None
 
 
 def test_the_schema_version_is_recorded(path: Path) -> None:

@@ -41,7 +41,8 @@ def test_an_older_store_comes_forward_and_is_copied_first(revision: str, tmp_pat
     with sqlite3.connect(path) as connection:
         connection.execute(
             "INSERT INTO runs (id, graph, host, state, reason, settings_json, definition, process, started_by,"
-            " started_from, created_at) VALUES ('r1', 'g', 'h', 'completed', '', '{}', 'd', '', 'ada', '/', 5)"
+            " started_from, created_at) VALUES ('r1', 'g', 'h', 'completed', '', '{}', 'd', '', 'ada', '/', 5),"
+            " ('r2', 'g', 'h', 'completed', '', '{}', 'd', '', 'ada', '/', 4)"
         )
         connection.execute(
             "INSERT INTO tasks (run_id, key, position, content, phase, priority, host, depends_on_json, changes_host,"
@@ -52,6 +53,9 @@ def test_an_older_store_comes_forward_and_is_copied_first(revision: str, tmp_pat
     with open_store(f"sqlite:///{path}") as store:
         assert store.runs.get("r1").started_by == "ada"
         assert store.tasks.get("r1", "a").content == "c"
+        assert [run.id for run in store.runs.list()] == ["r1", "r2"]
+        store.runs.create("r3", "g", "h", "d", {})
+        assert store.runs.latest("h", "g") == store.runs.get("r3")
     (backup,) = tmp_path.glob(f"state.db.backup-{revision}-*")
     copy = sqlite3.connect(backup)
     assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (revision,)

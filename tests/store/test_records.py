@@ -153,3 +153,12 @@ def _process_of_init() -> str:
     from orchestrator.store.process import _start_ticks, current_process
 
     return replace(current_process(), pid=1, started=_start_ticks(1) or "").to_text()
+
+
+def test_the_newest_run_is_the_last_one_begun_when_the_clock_goes_back(store_url: str) -> None:
+    times = iter(range(2_000_000_000, 0, -3600))
+    with open_store(store_url, clock=lambda: float(next(times))) as store:
+        for run_id in ("r1", "r2", "r3"):
+            add_run(store, run_id)
+        assert [run.id for run in store.runs.list()] == ["r3", "r2", "r1"]
+        assert store.runs.latest("local", "graph") == store.runs.get("r3")
