@@ -43,7 +43,16 @@ def make() -> Path:
     if not TOOLS.is_dir():
         pins = [line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
         wanted = [pin for pin in pins if pin.split("==")[0] in TEST_TOOLS]
-        command = [engine_python(), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target", TOOLS]
+        command = [
+            str(engine_python()),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--target",
+            str(TOOLS),
+        ]
         subprocess.run([*command, *wanted], check=True)
     return engine_python()
 

@@ -6,6 +6,7 @@ failed when CI=true, because a check that did not run proves nothing.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ NEWEST_SGLANG = "0.5.23"
 GROUP_MINUTES = 30
 MOST_SHOWN = 60_000
 PRINTING = threading.Lock()
+PROVISIONING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,20 @@ def model_tests() -> Counts:
 
 
 def _engine(arguments: list[str]) -> tuple[str, list[str], dict[str, str]]:
-    python = engine_env.make()
+    python = engine_python()
     path = os.pathsep.join([str(ROOT / "engine"), str(engine_env.TOOLS)])
     return str(python), ["-q", *arguments], {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@functools.cache
+def _made_engine() -> Path:
+    return engine_env.make()
+
+
+def engine_python() -> Path:
+    """The engine's interpreter, provisioned by the first lane that needs it."""
+    with PROVISIONING:
+        return _made_engine()
 
 
 def wheel_tests() -> Counts:
@@ -157,8 +170,7 @@ def screen_test() -> Counts:
 
 
 def _on_embedded_hosts(name: str, tests: str) -> Counts:
-    engine_env.make()
-    base = engine_env.engine_python().parent.parent
+    base = engine_python().parent.parent
     return pytest(name, sys.executable, [tests, "-x", "--durations=10"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
 
 
@@ -176,21 +188,19 @@ LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
 }
 
 
-ENGINE_LANE = ("engine", "kernels", "models", f"engine-{NEWEST_SGLANG}")
+# Side by side: the engine's keep one processor busy, those on embedded hosts most of another, and the rest mostly waits.
+LANES = (("engine", "kernels", "models", f"engine-{NEWEST_SGLANG}"), ("e2e", "screen"), ("orchestrator", "wheels"))
 
 
 def main(names: list[str]) -> int:
-    """Two lanes side by side, one a processor: groups of the engine's interpreter, and the others."""
     known = GROUPS | LARGE_GROUPS
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"There is no group {unknown[0]!r}; known: {', '.join(known)}.")
         return 2
     chosen = names or list(GROUPS)
-    if any(name not in ("orchestrator", "wheels") for name in chosen):
-        engine_env.make()  # before the lanes, which both use it
-    lanes = ([n for n in chosen if n in ENGINE_LANE], [n for n in chosen if n not in ENGINE_LANE])
-    with ThreadPoolExecutor(2) as pool:
+    lanes = [[name for name in lane if name in chosen] for lane in LANES]
+    with ThreadPoolExecutor(len(lanes)) as pool:
         total = sum((counts for lane in pool.map(_lane, lanes) for counts in lane), Counts())
     for skip in total.skipped:
         print(f"skipped: {skip}")
