@@ -1,11 +1,11 @@
 """Kills real deployments with SIGKILL at random events, resumes them, and compares the end with an undisturbed run.
 
-python -m tests.graph.real_kills [--points N] [--seed S] [--way keep|adopt]   ends with a line `N passed, N failed`.
+python -m tests.graph.real_kills [--points N] [--per-run K] [--seed S] [--way keep|adopt]
 
-One embedded host with the real SGLang on CPU serves all points; every point gets a store of its own and the host as it
-was found, so that each of them does the whole work. Some points adopt DDTree (and roll back afterwards), so that
-kills fall into the cut-over too. A point is a random event of a random task, and a random time until that task's next
-event, so that most kills fall into the middle of effects.
+Ends with a line `N passed, N failed`. One embedded host with the real SGLang on CPU serves all deployments; each gets a
+store of its own and the host as it was found, and is killed and resumed K times on its way, in K different tasks. Some
+adopt DDTree (and roll back afterwards), so that kills fall into the cut-over too. A point is a random event of its task,
+and a random time until that task's next event, so that most kills fall into the middle of effects.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.graph.model import State
 from orchestrator.hosts.load import load_inventory, select_host
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.store.records import Event
@@ -65,18 +66,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run that nobody killed: its events that are not quiet, the state it left, and how often the service started."""
+    """A deployment that nobody killed: its events that are not quiet, the state it left, and how often the service started."""
 
     events: tuple[Event, ...]
     state: Mapping[str, Any]
     starts: int
 
-    def draw(self, way: str, draw: random.Random, tasks: Sequence[str]) -> Point:
-        """A point in one of `tasks`."""
-        task = draw.choice(tasks)
+    def point(self, way: str, task: str, draw: random.Random) -> Point:
+        """A random point in a task."""
         own = [event for event in self.events if event.task_key == task]
-        at = draw.randrange(len(own))
-        until = own[at + 1].at - own[at].at if at + 1 < len(own) else 0.5
+        at = draw.randrange(len(own) - (task == self.tasks()[-1]))
+        until = own[at + 1].at - own[at].at if at + 1 < len(own) else 0.0
         return Point(way, task, own[at].kind, draw.uniform(0.0, until))
 
     def tasks(self) -> list[str]:
@@ -210,12 +210,14 @@ def undisturbed(yard: Yard, name: str) -> Undisturbed:
     return seen
 
 
-def kill_at(yard: Yard, point: Point, store: str) -> Watched:
-    """Start the run and kill it at the point."""
-    watched = Watched()
+def kill_at(yard: Yard, point: Point, store: str, watched: Watched) -> None:
+    """Start the run, or resume it once something was stored, and kill it at the point."""
     path = Path(store.removeprefix("sqlite:///"))
-    with open(path.with_suffix(".log"), "w") as log:  # a pipe that nobody reads would stop the run when it is full
-        process = subprocess.Popen(yard.story.command(*yard.deploy(WAYS[point.way], store)), stdout=log, stderr=log)
+    resume = ("--resume", "last") if watched.seen else ()
+    command = yard.story.command(*yard.deploy(WAYS[point.way], store, *resume))
+    watched.reached = False
+    with open(path.with_suffix(".log"), "a") as log:  # a pipe that nobody reads would stop the run when it is full
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             while process.poll() is None and not watched.reached:
                 if path.exists():
@@ -227,9 +229,10 @@ def kill_at(yard: Yard, point: Point, store: str) -> Watched:
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
+    killed_in_time = watched.reached
     look(store, watched, point)
-    watched.built = yard.built()
-    return watched
+    watched.reached = killed_in_time
+    watched.built = {**yard.built(), **watched.built}
 
 
 def look(store: str, watched: Watched, point: Point) -> None:
@@ -242,30 +245,39 @@ def look(store: str, watched: Watched, point: Point) -> None:
     watched.seen += [(event.seq, event.kind) for event in events]
     if events:
         watched.last = f"{events[-1].kind} of {events[-1].task_key or 'the run'}"
-    watched.reached = watched.reached or any(
-        (event.task_key, event.kind) == (point.task, point.kind) for event in events
-    )
+    watched.reached |= any((event.task_key, event.kind) == (point.task, point.kind) for event in events)
 
 
-def try_point(yard: Yard, point: Point, wanted: Undisturbed) -> list[str]:
-    """Kill, resume, and say what is wrong."""
-    way, store = WAYS[point.way], yard.new_store()
-    before = yard.starts()
-    watched = kill_at(yard, point, store)
-    if not watched.reached:
-        return ["the run ended before the point was reached"]
+def try_points(yard: Yard, points: Sequence[Point], wanted: Undisturbed) -> tuple[int, list[str]]:
+    """One deployment, killed at every point and resumed; how many kills that were, and what is wrong at its end."""
+    way, store, watched = WAYS[points[0].way], yard.new_store(), Watched()
+    before, kills = yard.starts(), 0
+    for point in points:
+        if watched.seen and passed_by(store, point):
+            continue
+        kill_at(yard, point, store, watched)
+        kills += 1
+        if not watched.reached:
+            return kills, [f"the run ended before {point}"]
+        print(f"  {point.delay_s:.1f} s after {point.kind} of {point.task}: killed after {watched.last}", flush=True)
     done = yard.story.orchestrate(*yard.deploy(way, store, "--resume", "last"), timeout_s=RUN_S)
     starts = yard.starts() - before
-    print(f"  killed after {watched.last}; resume ended with {done.code}, {starts} starts of the service", flush=True)
+    print(f"  the last resume ended with {done.code}, {starts} starts of the service", flush=True)
     problems = [] if done.code == way.exit_code else [f"resume ended with {done.code}: {done.stderr[-1500:]}"]
     found = yard.settled(store, wanted.state)
     problems += [f"{name}: {found[name]} instead of {now}" for name, now in wanted.state.items() if found[name] != now]
-    allowed = wanted.starts + (MORE_STARTS if point.task == "cutover" else 0)
+    allowed = wanted.starts + (MORE_STARTS if any(point.task == "cutover" for point in points) else 0)
     if not wanted.starts <= starts <= allowed:
         problems.append(f"the live service was started {starts} times, undisturbed {wanted.starts}")
     after = yard.built()
     problems += [f"release {name} was built again" for name, at in watched.built.items() if after.get(name) != at]
-    return problems + broken_promises(store, watched)
+    return kills, problems + broken_promises(store, watched)
+
+
+def passed_by(store: str, point: Point) -> bool:
+    """Whether the task of the point was done in the moment between the point before and its kill."""
+    with open_store(store, read_only=True) as opened:
+        return opened.tasks.get(opened.runs.list()[0].id, point.task).state is State.COMPLETED
 
 
 def broken_promises(store: str, watched: Watched) -> list[str]:
@@ -285,17 +297,19 @@ def broken_promises(store: str, watched: Watched) -> list[str]:
     return problems + [f"task {key} is completed without evidence" for key in unproven]
 
 
-def draw_points(count: int, runs: Mapping[str, Undisturbed], draw: random.Random) -> list[Point]:
-    """The ways in turn; no task twice in a way before each had its turn, and the cut-over first where one adopts."""
-    points: list[Point] = []
+def draw_points(count: int, per_run: int, runs: Mapping[str, Undisturbed], draw: random.Random) -> list[list[Point]]:
+    """The points of each deployment, in the order of its tasks; no task twice in a way before each had its turn."""
+    found: list[list[Point]] = []
     left: dict[str, list[str]] = {way: [] for way in runs}
-    for number in range(count):
-        way = list(runs)[number % len(runs)]
+    while count:
+        way = list(runs)[len(found) % len(runs)]
+        tasks = runs[way].tasks()
         if not left[way]:
-            tasks = runs[way].tasks()
-            left[way] = sorted(draw.sample(tasks, len(tasks)), key=lambda task: way == "adopt" and task == "cutover")
-        points.append(runs[way].draw(way, draw, left[way].pop()))
-    return points
+            left[way] = draw.sample(tasks, len(tasks))
+        chosen = [left[way].pop() for _ in range(min(count, per_run, len(left[way])))]
+        found.append([runs[way].point(way, task, draw) for task in sorted(chosen, key=tasks.index)])
+        count -= len(chosen)
+    return found
 
 
 def tree_sha(story: Story) -> str:
@@ -305,7 +319,9 @@ def tree_sha(story: Story) -> str:
     return done.stdout.split()[0]
 
 
-def run_points(yard: Yard, count: int, ways: Sequence[str], draw: random.Random) -> int:
+def run_points(
+    yard: Yard, deployments: Callable[[Mapping[str, Undisturbed]], list[list[Point]]], ways: Sequence[str]
+) -> int:
     """Prints failures and the number of kill points; 0 when all passed."""
     must(yard.story.orchestrate("hosts", "start", HOST, timeout_s=RUN_S))
     environment = tree_sha(yard.story)
@@ -314,16 +330,15 @@ def run_points(yard: Yard, count: int, ways: Sequence[str], draw: random.Random)
         yard.as_found()
         runs[name] = undisturbed(yard, name)
     passed = failed = 0
-    for number, point in enumerate(draw_points(count, runs, draw), 1):
+    for number, points in enumerate(deployments(runs), 1):
         started = time.monotonic()
         yard.as_found()
-        where = f"{point.way}, {point.delay_s:.1f} s after {point.kind} of {point.task}"
-        print(f"point {number}: {where}", flush=True)
+        print(f"deployment {number} ({points[0].way}), {len(points)} kill points", flush=True)
         try:
-            problems = try_point(yard, point, runs[point.way])
+            kills, problems = try_points(yard, points, runs[points[0].way])
         except Exception:
-            problems = [traceback.format_exc()]
-        passed, failed = passed + (not problems), failed + bool(problems)
+            kills, problems = len(points), [traceback.format_exc()]
+        passed, failed = passed + (0 if problems else kills), failed + (kills if problems else 0)
         for problem in problems:
             print(f"  FAILED: {problem}", flush=True)
         print(f"  {'ok' if not problems else 'failed'} after {time.monotonic() - started:.0f} s", flush=True)
@@ -339,6 +354,7 @@ def run_points(yard: Yard, count: int, ways: Sequence[str], draw: random.Random)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=10)
+    parser.add_argument("--per-run", type=int, default=4, help="how often a deployment is killed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--way", choices=WAYS, action="append", help="how the deployments end; default: all in turn")
     options = parser.parse_args()
@@ -352,7 +368,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="real-kills-") as name:
         home = Path(name)
         try:
-            return run_points(Yard(home), options.points, options.way or list(WAYS), random.Random(options.seed))
+            draw = random.Random(options.seed)
+            return run_points(
+                Yard(home),
+                lambda runs: draw_points(options.points, options.per_run, runs, draw),
+                options.way or list(WAYS),
+            )
         finally:
             remove_embedded(home, HOST)
 
