@@ -58,9 +58,12 @@ class Judge:
         return self._passed("DDTREE", report)
 
     def linear(self, samples: Sequence[Sample]) -> dict[str, Any]:
-        """The same for a linear engine, which has no trace: by verify counts and histograms."""
-        counts = {sample.prompt_id: _count(sample) for sample in samples}
-        return self._passed("The linear service", self._check("chain", {"--counts": counts}))
+        """The same for a linear engine, which has no trace: by its text, verify counts and histograms."""
+        files = {
+            "--counts": {sample.prompt_id: _count(sample) for sample in samples},
+            "--outputs": {sample.prompt_id: list(sample.ids) for sample in samples},
+        }
+        return self._passed("The linear service", self._check("chain", files))
 
     def _check(self, mode: str, files: Mapping[str, Any]) -> dict[str, Any]:
         """Run the parity check of engine/baselines on this machine; it needs no model library."""

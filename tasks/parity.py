@@ -1,4 +1,4 @@
-"""Proof that the tree serves the same text as the linear service, and accepts at least as much."""
+"""Proof that the tree serves the same text as the linear service, and accepts what it must, step by step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
+from tasks import baseline_files
+from tasks.baseline_parity import Judge, TraceFile, find_judge, hold_linear, hold_tree, sentence
 from tasks.knobs import knobs_of
 from tasks.patch import BUILD, tree_engine
 from tasks.samples import (
@@ -21,11 +23,18 @@ from tasks.serving import side_engine
 
 
 class CompareWithLinear(Action):
-    """Same prompts, greedy, on a side engine of the release: token ids must be equal, acceptance not lower."""
+    """Same prompts, greedy, on a side engine of the release: token ids must be equal, acceptance not lower.
+
+    Where an offline baseline of the served pair exists, every step must accept what the baseline says.
+    """
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
-        return {"nodes": knobs.nodes, "max_tokens": knobs.max_tokens, "engine": knobs.engine}
+        known = baseline_files.fingerprint(ctx.host.state_dir)
+        return {
+            "nodes": knobs.nodes, "max_tokens": knobs.max_tokens, "engine": knobs.engine,
+            "baselines": known, "parity_bound": knobs.parity_bound,
+        }  # fmt: skip
 
     def probe(self, ctx: TaskContext) -> Probe:
         if ctx.earlier is not None:
@@ -35,16 +44,28 @@ class CompareWithLinear(Action):
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
         expected = [sample_from_json(one) for one in ctx.output("record-linear")["samples"][:SAMPLE_PROMPTS]]
-        engine = tree_engine(ctx, "proof", knobs.nodes)
+        judge = find_judge(ctx)
+        engine, trace = tree_engine(ctx, "proof", knobs.nodes), None
+        if isinstance(judge, Judge):
+            trace = TraceFile(ctx.host, engine.name, engine.launch.user)
+            trace.prepare()
+            engine = tree_engine(ctx, "proof", knobs.nodes, trace.env)
         with side_engine(ctx, engine) as url:
             got = take_samples(url, default_prompts(SAMPLE_PROMPTS), knobs.max_tokens)
-        return comparison(ctx, expected, got, knobs.nodes)
+            # The baseline judges first: what it says of a broken engine names the node, not only the token.
+            tree = hold_tree(ctx, judge, url, trace) if isinstance(judge, Judge) and trace else None
+        found = comparison(ctx, expected, got, knobs.nodes)
+        if isinstance(judge, str):
+            return {**found, "offline": {"missing": judge}}
+        linear = hold_linear(ctx, judge)
+        return {**found, "offline": {"baseline": judge.baseline.path.stem, "tree": tree, "linear": linear}}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("compare")
         said = (
             f"{found['equal']} of {found['prompts']} greedy outputs equal token by token; "
-            f"{found['tree']:.2f} against {found['linear']:.2f} tokens per step at B={found['nodes']}"
+            f"{found['tree']:.2f} against {found['linear']:.2f} tokens per step at B={found['nodes']}; "
+            f"{sentence(found['offline'])}"
         )
         return Evidence(f"release {ctx.output(BUILD).get('release')} against the linear service", said, found)
 

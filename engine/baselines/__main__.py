@@ -37,7 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     source = check.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", type=Path, help="JSON lines of SGLANG_DDTREE_TRACE")
     source.add_argument("--counts", type=Path, help="JSON {prompt id: verify count}")
-    check.add_argument("--outputs", type=Path, help="JSON {request id: generated token ids}")
+    check.add_argument(
+        "--outputs", type=Path, help="JSON {request id: generated token ids}; with --counts by prompt id"
+    )
     check.add_argument("--rids", type=Path, help="JSON {request id: prompt id}, where they differ")
     check.add_argument("--target-bound", type=float, help="logit margin up to which a target decision is a tie")
     check.add_argument("--draft-bound", type=float, help="log-probability gap up to which a tree's edge is a tie")
@@ -131,7 +133,7 @@ def _check(args: argparse.Namespace) -> int:
         return read_json(path, "give the file that the smoke test wrote") if path else {}
 
     if args.counts:
-        report = parity.check_counts(baseline, table(args.counts), args.mode, bounds)
+        report = parity.check_counts(baseline, table(args.counts), args.mode, bounds, table(args.outputs))
     else:
         report = parity.check_trace(
             baseline, parity.load_trace(args.trace), args.mode, bounds, table(args.outputs), table(args.rids)

@@ -127,11 +127,16 @@ def check_trace(
 
 
 def check_counts(
-    baseline: Baseline, counts: Mapping[str, Any], mode: str = "chain", bounds: Bounds = Bounds()
+    baseline: Baseline,
+    counts: Mapping[str, Any],
+    mode: str = "chain",
+    bounds: Bounds = Bounds(),
+    outputs: Mapping[str, Sequence[int]] | None = None,
 ) -> ParityReport:
-    """Compare verify counts, for engines without a trace.
+    """Compare verify counts, for engines without a trace; ``outputs`` gives generated ids by prompt.
 
     A count is a number or {"verify_ct": n, "histogram": [requests' steps that confirmed 0, 1, ... proposals]}.
+    A prompt whose text leaves the baseline's is judged by that place alone: behind it counts can't be compared.
     """
     _require_mode(baseline, mode)
     report = ParityReport(mode)
@@ -140,13 +145,17 @@ def check_counts(
     for prompt_id, raw in counts.items():
         record = baseline.prompt(prompt_id)
         given = raw if isinstance(raw, Mapping) else {"verify_ct": raw}
-        report.differences += _count_differences(record, given, mode, bounds)
         report.prompts += 1
+        comparison = _Comparison(record, baseline, mode, bounds, (outputs or {}).get(prompt_id))
+        if (parted := comparison.parted()) is not None:
+            report.differences.append(parted)
+            continue
+        report.differences += _count_differences(record, given, mode, bounds)
         report.steps += int(given["verify_ct"])
         tokens += baseline.new_tokens - 1
         wanted += record.accept[mode]
     report.engine_tokens_per_step = round(tokens / max(1, report.steps), 4)
-    report.baseline_tokens_per_step = round((baseline.new_tokens - 1) * report.prompts / max(1, len(wanted)), 4)
+    report.baseline_tokens_per_step = round(tokens / max(1, len(wanted)), 4)
     return report
 
 
@@ -198,6 +207,11 @@ class _Comparison:
         self.record, self.mode, self.bounds, self.output = record, mode, bounds, output
         self.new_tokens = baseline.new_tokens
         self.compared = self.tokens = 0
+
+    def parted(self) -> Difference | None:
+        """Where the text leaves the baseline's, for an engine whose single steps are unknown."""
+        agreed = self._agreed_tokens()
+        return self._text_difference(agreed, []) if agreed < self.new_tokens else None
 
     def run(self, accepted: list[int]) -> list[Difference]:
         """Follow the engine from anchor to anchor until its text leaves the baseline's."""
@@ -271,11 +285,10 @@ class _Comparison:
         token = self.record.greedy_ids[position]
         got = self.output[position] if self.output is not None else None
         step, anchor = _step_of(position, accepted)
-        where = (
-            f", step {step} (node at depth {position - anchor - 1}, whose prediction it is)"
-            if step >= 0
-            else " (from the prefill)"
-        )
+        if step >= 0:
+            where = f", step {step} (node at depth {position - anchor - 1}, whose prediction it is)"
+        else:
+            where = " (from the prefill)" if position == 0 else ""
         message = (
             f"prompt {self.record.id}{where}: generated token {position} is {got} where the target's own is {token} "
             f"(target margin {margin}){' - a near-tie' if explained else ''}"

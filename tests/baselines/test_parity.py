@@ -57,6 +57,21 @@ def test_an_engine_that_accepts_the_same_is_equal() -> None:
     assert report.text().startswith("equal: 2 prompts")
 
 
+def test_a_linear_engine_whose_text_leaves_the_targets_is_judged_by_that_token() -> None:
+    baseline = make()
+    counts = {record.id: len(record.accept["chain"]) for record in baseline.prompts}
+    right = {record.id: record.greedy_ids for record in baseline.prompts}
+    assert not check_counts(baseline, counts, outputs=right).differences
+    texts = right | {"p2": [*right["p2"][:7], 9, *right["p2"][8:]]}
+    report = check_counts(baseline, counts | {"p2": 3}, outputs=texts)
+    assert not report.ok
+    assert report.faults[0].message == (
+        "prompt p2: generated token 7 is 9 where the target's own is 107 (target margin 2.0)"
+    )
+    baseline.prompts[1].margins[7] = 0.0005
+    assert check_counts(baseline, counts | {"p2": 3}, outputs=texts).ok
+
+
 def test_lost_acceptance_names_prompt_step_and_node() -> None:
     baseline = make()
     trace = trace_of(baseline)
