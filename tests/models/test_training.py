@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from models.train import corpus, dataset, export, gdn, loop, rollout
+from models.train import corpus, dataset, evaluate, export, gdn, loop, rollout
 from models.train.modules import Draft, Target, propose
 from models.train.pair import Settings, train_pair
 from models.train.spec import PAIRS
@@ -143,7 +144,19 @@ def test_every_stage_runs_and_a_second_call_repeats_nothing(
         tmp_path / name / "target", data.train, 2, torch.Generator().manual_seed(6), 2, scale=8
     )
     assert rows.shape == (6, rollout.ROW // 8)
-    assert lengths.tolist() == [8, 8, 32, 32, 56, 56]
+    assert lengths.tolist() == [4, 4, 16, 16, 48, 48]
+
+
+def test_the_oracle_says_what_a_trained_pair_accepts_on_held_out_text(data: dataset.Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-dense"
+    settings = Settings(1e9, 1e9, steps=3, batch=2, draft_batch=2, anchors=4, rollouts=2, rollout_batch=2, scale=8)
+    train_pair(PAIRS["tiny-dense"], data, folder, settings, torch.device("cpu"))
+    found = evaluate.evaluate(folder, data, "cpu", scale=8)
+    rates = found["held_out"]["all"]["tokens_per_step"]
+    assert found["held_out"]["all"]["prompts"] == evaluate.PROMPTS // 8
+    assert 1 <= rates["chain"] <= rates["64"] <= 16
+    assert json.loads((folder / "provenance.json").read_text())["acceptance"] == found
+    assert "tiny-dense held_out all: 3 prompts, chain " in evaluate.text("tiny-dense", found)
 
 
 def test_an_archive_in_parts_unpacks_to_the_same_files(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ import torch
 from .layers import Compiled
 from .modules import ParameterTable
 
+COMPILING_STEPS = 3
+
 
 @dataclass
 class Budget:
-    """Stop at ``seconds`` of training or at ``steps``, whichever comes first; ``lr`` is the peak rate."""
+    """Stop at ``seconds`` of training, compiling not counted, or at ``steps``; ``lr`` is the peak rate."""
 
     seconds: float
     lr: float
@@ -29,10 +31,11 @@ class Budget:
 
 @dataclass
 class Record:
-    """What a training stage did; becomes part of the provenance."""
+    """What a training stage did; becomes part of the provenance. ``seconds`` leaves out ``compile_seconds``."""
 
     steps: int = 0
     seconds: float = 0.0
+    compile_seconds: float = 0.0
     tokens: int = 0
     loss: float = float("nan")
     compiled: bool = False
@@ -55,28 +58,25 @@ def train(
     """Minimise ``loss()``; continues from ``checkpoint`` when that file exists and removes it at the end."""
     optimizer = torch.optim.AdamW(_groups(model), lr=budget.lr, betas=(0.9, 0.95), fused=model.cos.is_cuda)
     record = _resume(checkpoint, model, optimizer, generator)
-    started, saved = time.monotonic() - record.seconds, time.monotonic()
-    warm_from: float | None = None
-    while record.steps < budget.steps:
-        elapsed = time.monotonic() - started
-        if elapsed >= budget.seconds and record.steps > 2:
-            break
-        # The first steps compile; the schedule starts after them.
-        done = 0.0 if warm_from is None else (elapsed - warm_from) / max(1e-3, budget.seconds - warm_from)
-        rate = _rate(record.steps, max(done, record.steps / budget.steps), budget)
+    begun = saved = time.monotonic()
+    zero: float | None = None  # when training began, had it run without pause; unknown while the first steps compile
+    while record.steps < budget.steps and record.seconds < budget.seconds:
+        rate = _rate(record.steps, max(record.seconds / budget.seconds, record.steps / budget.steps), budget)
         value = _step(label, model, loss, optimizer, rate)
         record.steps += 1
-        if record.steps == record.resumed + 3 or (warm_from is None and record.steps > record.resumed + 3):
+        if zero is not None:
+            record.seconds = time.monotonic() - zero
+        elif record.steps >= record.resumed + COMPILING_STEPS:
             value.item()
-            warm_from = time.monotonic() - started
+            record.compile_seconds += round(time.monotonic() - begun, 1)
+            zero = time.monotonic() - record.seconds
         if record.steps % 10 == 0 or record.steps == budget.steps:
-            _note(label, record, value.item(), time.monotonic() - started, budget)
+            _note(label, record, value.item(), budget)
         if time.monotonic() - saved > budget.checkpoint_seconds:
-            record.seconds = time.monotonic() - started
             _save(checkpoint, model, optimizer, generator, record)
             saved = time.monotonic()
     model.round_to_checkpoint()
-    record.seconds = round(time.monotonic() - started, 1)
+    record.seconds = round(record.seconds, 1)
     record.tokens, record.compiled = record.steps * budget.tokens_per_step, Compiled.enabled
     record.curve = record.curve[:: max(1, len(record.curve) // 40)]
     checkpoint.unlink(missing_ok=True)
@@ -117,15 +117,15 @@ def _step(
     return value.detach()
 
 
-def _note(label: str, record: Record, value: float, elapsed: float, budget: Budget) -> None:
+def _note(label: str, record: Record, value: float, budget: Budget) -> None:
     if not math.isfinite(value):
         raise RuntimeError(f"{label}: the loss is {value} at step {record.steps}; lower the learning rate")
     record.loss = value if math.isnan(record.loss) else 0.8 * record.loss + 0.2 * value
     record.curve.append((record.steps, round(value, 4)))
     if record.steps % 200 == 0 or record.steps == 10:
-        speed = record.steps * budget.tokens_per_step / elapsed
+        speed = record.steps * budget.tokens_per_step / max(record.seconds, 1e-3)
         say(
-            f"{label}: step {record.steps} loss {record.loss:.3f} {elapsed:.0f}/{budget.seconds:.0f} s "
+            f"{label}: step {record.steps} loss {record.loss:.3f} {record.seconds:.0f}/{budget.seconds:.0f} s "
             f"{speed / 1e3:.0f}k tokens/s"
         )
 

@@ -18,15 +18,21 @@ from .modules import Draft, Target, propose
 from .spec import BLOCK_SIZE, PairSpec, draft_config, target_config
 
 EVALUATED = 64  # windows of held-out text
+TARGET_ROW = 768  # tokens of a training window of the target
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes and time boxes of one run; ``scale`` divides sequence lengths for smoke tests."""
+    """Sizes and time boxes of one run.
+
+    ``target_steps`` ends the target's training early: one that learns its text by heart writes what no draft can foresee.
+    ``decay``: the draft's loss at proposal i weighs exp(-(i - 1) / decay). ``scale`` divides lengths for smoke tests.
+    """
 
     target_seconds: float
     draft_seconds: float
     steps: int = 10**9
+    target_steps: int = 10**9
     batch: int = 64
     draft_batch: int = 48
     anchors: int = 32
@@ -34,6 +40,7 @@ class Settings:
     rollout_batch: int = 8192
     target_lr: float = 3e-3
     draft_lr: float = 1.5e-3
+    decay: float = 4.0
     seed: int = 1
     scale: int = 1
 
@@ -98,7 +105,7 @@ def _stage(folder: Path, provenance: dict, run, model) -> dict:
 
 def _train_target(target: Target, data: Dataset, folder: Path, settings: Settings, amp: torch.dtype) -> loop.Record:
     generator = torch.Generator(device=data.train.device).manual_seed(settings.seed + 2)
-    length = rollout.ROW // settings.scale
+    length = TARGET_ROW // settings.scale
 
     def loss() -> torch.Tensor:
         ids = windows(data.train, settings.batch, length + 1, generator)
@@ -106,7 +113,10 @@ def _train_target(target: Target, data: Dataset, folder: Path, settings: Setting
         return layers.head_loss(hidden, target.head, ids[:, 1:]).mean()
 
     budget = loop.Budget(
-        settings.target_seconds, settings.target_lr, settings.steps, tokens_per_step=settings.batch * length
+        settings.target_seconds,
+        settings.target_lr,
+        min(settings.steps, settings.target_steps),
+        tokens_per_step=settings.batch * length,
     )
     record = loop.train(f"{target.spec.name} target", target, loss, budget, generator, folder / "target.ckpt")
     save_checkpoint(folder / "target", target_config(target.spec), target, data.tokenizer_json)
@@ -125,7 +135,7 @@ def _train_draft(
     def loss() -> torch.Tensor:
         pick = torch.randint(0, rows.shape[0], (settings.draft_batch,), generator=generator, device=rows.device)
         anchors = _anchors(prompts[pick], settings, generator)
-        return _block_loss(target, draft, features[pick], rows[pick].long(), anchors, amp)
+        return _block_loss(target, draft, features[pick], rows[pick].long(), anchors, amp, settings.decay)
 
     budget = loop.Budget(
         settings.draft_seconds,
@@ -160,12 +170,18 @@ def _anchors(prompts: torch.Tensor, settings: Settings, generator: torch.Generat
 
 
 def _block_loss(
-    target: Target, draft: Draft, features: torch.Tensor, ids: torch.Tensor, anchors: torch.Tensor, amp: torch.dtype
+    target: Target,
+    draft: Draft,
+    features: torch.Tensor,
+    ids: torch.Tensor,
+    anchors: torch.Tensor,
+    amp: torch.dtype,
+    decay: float,
 ) -> torch.Tensor:
     """Cross-entropy of the 15 proposals; nearer ones weigh more, since a miss hides everything behind it."""
     offsets = torch.arange(1, BLOCK_SIZE, device=ids.device)
     labels = ids.gather(1, (anchors[..., None] + offsets).flatten(1)).view(*anchors.shape, BLOCK_SIZE - 1)
-    weights = torch.exp(-(offsets.float() - 1) / 7)
+    weights = torch.exp(-(offsets.float() - 1) / decay)
     losses = layers.head_loss(propose(target, draft, features, ids, anchors, amp), target.head, labels)
     return (losses * weights).sum() / (weights.sum() * anchors.numel())
 
@@ -174,7 +190,7 @@ def _block_loss(
 def held_out_loss(target: Target, data: Dataset, settings: Settings) -> float:
     """Mean nats per token on documents that training never saw, float32."""
     count = EVALUATED // settings.scale
-    length = min(rollout.ROW // settings.scale, data.held_out.numel() - 1)
+    length = min(TARGET_ROW // settings.scale, data.held_out.numel() - 1)
     starts = torch.linspace(0, data.held_out.numel() - length - 1, count).long().tolist()
     total = 0.0
     for start in starts:
@@ -189,7 +205,7 @@ def draft_accuracy(target: Target, draft: Draft, data: Dataset, settings: Settin
     """How often each of the 15 proposals is the next held-out token, float32."""
     count = EVALUATED // settings.scale
     generator = torch.Generator(device=data.held_out.device).manual_seed(settings.seed + 4)
-    length = min(rollout.ROW // settings.scale, data.held_out.numel() - 1)
+    length = min(TARGET_ROW // settings.scale, data.held_out.numel() - 1)
     offsets = torch.arange(1, BLOCK_SIZE, device=data.held_out.device)
     hits = torch.zeros(BLOCK_SIZE - 1)
     for _ in range(count):

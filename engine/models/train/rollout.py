@@ -12,8 +12,8 @@ from .loop import say
 from .spec import EOS_ID
 
 GENERATED = 256
-PROMPT_LENGTHS = (64, 256, 448)
-ROW = 768
+PROMPT_LENGTHS = (32, 128, 384)  # short ones too: questions are short
+ROW = max(PROMPT_LENGTHS) + GENERATED
 
 
 def write_rows(
