@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
+from tasks.hostfacts import keep_releases
 from tasks.knobs import knobs_of
 from tasks.linear import linear_engine, linear_release, live_is_linear
 from tasks.samples import RECORDED_PROMPTS, default_prompts, speed, take_samples, tokens_per_step
@@ -55,7 +56,7 @@ class RecordLinear(Action):
         )
         figures = {"tokens_per_step": steps, "tok_s": rate, "smoke": counts}
         ctx.host.releases.mark_known_good(found["release"], figures, ctx.run_id)
-        ctx.fact("release", found["release"], {"id": found["release"], "state": "known-good", "algorithm": "DFLASH"})
+        keep_releases(ctx)
         return Evidence(f"linear service {found['release']}", said, figures)
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -66,9 +67,12 @@ def service_facts(session: HostSession, algorithm: str, nodes: int | None = None
     """Where the live service answers and what it is, for summaries and the TUI."""
     status = session.services.status(session.unit)
     address = "127.0.0.1" if session.config.transport == "embedded" else session.config.address
+    router = session.config.router
+    port = router.port if router.enabled else session.config.service.port
     return {
-        "url": f"http://{address}:{session.config.service.port}/v1",
-        "port": session.config.service.port,
+        "url": f"http://{address}:{port}/v1",
+        "port": port,
+        "replicas": session.config.replicas,
         "algorithm": algorithm,
         "nodes": nodes,
         "pid": status.main_pid,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import TaskContext
 from orchestrator.hosts.session import HostSession
-from orchestrator.release.found import find_service
+from orchestrator.release.found import ancestors, find_service
 from orchestrator.release.manifest import Manifest
 from tasks.launch import algorithm_of
 from tasks.serving import side_engine, side_of
@@ -27,16 +27,19 @@ class LinearEngine:
         return f"pid {self.pid}"
 
 
-def linear_release(ctx: TaskContext) -> Manifest:
-    """The service as it was found, as a release; also while a release of ours is live on its unit.
+def linear_release(ctx: TaskContext, replica: HostSession | None = None) -> Manifest:
+    """The linear DFLASH service as a release, also while a tree made from it is live on its unit.
 
-    A plan has no run, and leaves nothing on the host.
+    That is the service as found, or the release that `deploy-dflash` made. A plan has no run, and leaves nothing on
+    the host.
     """
-    session: HostSession = ctx.host
-    port = session.config.service.port
-    manifest = find_service(
-        session.releases, session.services, session.unit, port, run_id=ctx.run_id, keep=bool(ctx.run_id)
-    )
+    session: HostSession = replica or ctx.host
+    definition = session.services.definition(session.unit)
+    if definition is not None and definition.overridden:
+        for manifest in ancestors(session.releases, definition.release):
+            if algorithm_of(manifest.launch.argv) == "DFLASH":
+                return manifest
+    manifest = found_release(ctx, session)
     algorithm = algorithm_of(manifest.launch.argv)
     if algorithm != "DFLASH":
         raise OrchestrateError(
@@ -46,10 +49,19 @@ def linear_release(ctx: TaskContext) -> Manifest:
     return manifest
 
 
+def found_release(ctx: TaskContext, session: HostSession) -> Manifest:
+    """The service as it was found, whatever it runs."""
+    port = session.config.service.port
+    return find_service(
+        session.releases, session.services, session.unit, port, run_id=ctx.run_id, keep=bool(ctx.run_id)
+    )
+
+
 def live_is_linear(session: HostSession) -> bool:
-    """Whether the unit runs as found, without a release of ours."""
+    """Whether the unit runs linear DFLASH now."""
     definition = session.services.definition(session.unit)
-    return definition is not None and not definition.overridden and session.services.status(session.unit).running
+    linear = definition is not None and algorithm_of(definition.argv) == "DFLASH"
+    return linear and session.services.status(session.unit).running
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from orchestrator.release.build import BuildPlan, build_release, read_document, 
 from orchestrator.release.launch import in_environment
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.wheels import build_plugin_wheel
+from tasks.hostfacts import keep_releases
 from tasks.knobs import knobs_of
 from tasks.launch import tree_launch
 from tasks.linear import linear_release
@@ -26,7 +27,7 @@ def build_plan(ctx: TaskContext) -> BuildPlan:
     source = linear_release(ctx)
     knobs = knobs_of(ctx)
     launch = tree_launch(source.launch, knobs.nodes, knobs.engine)
-    return BuildPlan(source, launch, "ddtree", build_plugin_wheel(session.wheel_dir), run_id=ctx.run_id)
+    return BuildPlan(source, launch, build_plugin_wheel(session.wheel_dir), run_id=ctx.run_id)
 
 
 def release_of(ctx: TaskContext) -> Manifest:
@@ -74,7 +75,7 @@ class BuildRelease(Action):
 
         manifest = build_release(ctx.host.releases, build_plan(ctx), progress)
         ctx.artifact("manifest.json", manifest.model_dump_json(indent=2))
-        ctx.fact("release", manifest.id, {"id": manifest.id, "state": "built", "algorithm": "DDTREE"})
+        keep_releases(ctx)
         return {"release": manifest.id, **_figures(ctx.host, manifest.id)}
 
     def verify(self, ctx: TaskContext) -> Evidence:
@@ -94,7 +95,7 @@ class BuildRelease(Action):
 
     def undo(self, ctx: TaskContext) -> None:
         name = ctx.output(BUILD).get("release") or release_id(build_plan(ctx))
-        if ctx.host.releases.current() != name:
+        if name not in ctx.host.releases.currents():
             ctx.host.releases.discard(str(name))
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -6,7 +6,9 @@ import difflib
 from collections.abc import Sequence
 
 from orchestrator.graph.model import Change, TaskContext
+from orchestrator.hosts.session import HostSession
 from orchestrator.release.build import release_id
+from orchestrator.release.launch import in_environment
 from orchestrator.release.manifest import Manifest
 from tasks.inspecting import Scope, hardware_part, memory, model_part
 from tasks.inspecting.inspection import look
@@ -24,15 +26,17 @@ def planned_release(ctx: TaskContext) -> Manifest:
     if ctx.host.releases.exists(name):
         built: Manifest = ctx.host.releases.read(name)
         return built
-    return plan.source.model_copy(update={"id": name, "kind": "ddtree", "launch": plan.launch})
+    venv = ctx.host.releases.layout.venv(name)
+    launch = in_environment(plan.launch, plan.source.environment.prefix, venv)
+    return plan.source.model_copy(update={"id": name, "kind": "ddtree", "launch": launch})
 
 
-def unit_changes(ctx: TaskContext, target: Manifest) -> Sequence[Change]:
+def unit_changes(session: HostSession, target: Manifest) -> Sequence[Change]:
     """Every unit file that switching to `target` would write, as a diff against what lies there now."""
-    definition = ctx.host.services.definition(ctx.host.unit)
+    definition = session.services.definition(session.unit)
     texts = definition.texts if definition is not None else {}
     changes = []
-    for path, text in ctx.host.activation().files_of(target).items():
+    for path, text in session.activation().files_of(target).items():
         before = texts.get(path, "")
         lines = difflib.unified_diff(before.splitlines(), text.splitlines(), f"a{path}", f"b{path}", lineterm="", n=3)
         what = "drop-in of the release, changed" if before else "drop-in of the release, new"
@@ -66,6 +70,8 @@ def _size(value: int) -> str:
 
 def down_time(ctx: TaskContext) -> str:
     """How long the service would be away, from what earlier runs on this host recorded."""
+    if ctx.host.config.router.enabled:
+        return "no down-time: the other replicas serve meanwhile"
     limit = f"after {knobs_of(ctx).confirm_s:.0f} s without proof the host goes back by itself"
     before = ctx.output("cutover").get("down_s")
     if before is not None:

@@ -8,7 +8,9 @@ from typing import Any
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts import readiness
+from orchestrator.hosts.rotation import router_of
 from orchestrator.hosts.session import HostSession
+from orchestrator.remote.router import worker_url
 from tasks.inspecting import Scope, hardware_part
 from tasks.inspecting.inspection import look
 from tasks.inspecting.nvidia import Gpu, read_gpus
@@ -51,7 +53,21 @@ class AcceleratorFree(Action):
 
 
 def require_service(session: HostSession) -> None:
-    """OrchestrateError, with what to do, unless the unit of hosts.yaml runs."""
+    """OrchestrateError, with what to do, unless the unit of hosts.yaml runs; with replicas all, and their router."""
+    for replica in session.replicas():
+        _require_running(replica)
+    if session.config.router.enabled:
+        with router_of(session) as router:
+            listed = {worker.url for worker in router.workers()}
+        missing = [one.unit for one in session.replicas() if worker_url(one.config) not in listed]
+        if missing:
+            raise OrchestrateError(
+                f"The router on {session.name!r} does not know {', '.join(missing)}; start it with the URLs of every "
+                "replica (http://ADDRESS:PORT, as router.workers and service.port in hosts.yaml say)."
+            )
+
+
+def _require_running(session: HostSession) -> None:
     if session.services.definition(session.unit) is None:
         raise OrchestrateError(
             f"Host {session.name!r} has no service {session.unit!r}; make the linear service first, or correct "

@@ -8,16 +8,22 @@ from typing import Any
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
+from orchestrator.release.launch import flag_value
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.settle import settle
-from tasks.launch import algorithm_of
+from tasks.launch import WIDTH, algorithm_of
 from tasks.samples import RECORDED_PROMPTS, Sample, compare, default_prompts, take_samples
 
 Log = Callable[[str], None]
 
 
-def restore(session: HostSession, target: Manifest, *, log: Log) -> None:
-    """Make `target` the live release; returns when its process runs. Nothing happens when it is live already."""
+def restore(
+    session: HostSession, target: Manifest, *, log: Log, before_start: Callable[[], None] = lambda: None
+) -> None:
+    """Make `target` the live release; returns when its process runs. Nothing happens when it is live already.
+
+    before_start runs while nothing serves.
+    """
     activation = session.activation()
     settle(activation, patience_s=session.config.service.start_timeout_s, log=log)
     definition = session.services.definition(session.unit)
@@ -28,6 +34,7 @@ def restore(session: HostSession, target: Manifest, *, log: Log) -> None:
         log(f"{target.id} is live already")
     else:
         session.services.stop(session.unit)
+        before_start()
         activation.apply_definition(target)
         session.services.start(session.unit)
         log(f"{session.unit} started with {target.id}")
@@ -36,21 +43,43 @@ def restore(session: HostSession, target: Manifest, *, log: Log) -> None:
 
 
 def rollback_target(session: HostSession, wanted: str | None) -> Manifest:
-    """The release to go back to: the named one, else the newest known-good linear one. It must be known-good."""
-    good = [known.release for known in session.releases.known_good()]
+    """The release to go back to: the named one, else the newest known-good linear one. It must be known-good.
+
+    A name of another replica's release stands for the one that is like it on this replica's unit.
+    """
+    good = [session.releases.read(known.release) for known in session.releases.known_good()]
     if wanted is not None:
         if wanted not in session.releases.ids():
             raise UsageError(f"Host {session.name!r} has no release {wanted}; `orchestrate releases` lists them.")
-        if wanted not in good:
-            raise UsageError(f"Release {wanted} was never proven on {session.name!r}; choose one of {', '.join(good)}.")
-        return session.releases.read(wanted)
-    for release in good:
-        manifest = session.releases.read(release)
-        if algorithm_of(manifest.launch.argv) != "DDTREE":
+        if wanted not in {manifest.id for manifest in good}:
+            known = ", ".join(manifest.id for manifest in good)
+            raise UsageError(f"Release {wanted} was never proven on {session.name!r}; choose one of {known}.")
+        return _counterpart(session, session.releases.read(wanted), good)
+    for manifest in good:
+        if manifest.unit == session.unit and algorithm_of(manifest.launch.argv) != "DDTREE":
             return manifest
     raise OrchestrateError(
         f"Host {session.name!r} has no known-good linear release to go back to; run deploy-ddtree, which records one."
     )
+
+
+def _counterpart(session: HostSession, wanted: Manifest, good: Sequence[Manifest]) -> Manifest:
+    if wanted.unit == session.unit:
+        return wanted
+    for manifest in good:
+        like = (manifest.kind, manifest.venv_release, _shape(manifest)) == (
+            wanted.kind, wanted.venv_release, _shape(wanted)
+        )  # fmt: skip
+        if manifest.unit == session.unit and like:
+            return manifest
+    raise OrchestrateError(
+        f"{session.unit} on {session.name!r} has no known-good release like {wanted.id} of {wanted.unit}; go back to "
+        "the linear service instead (without --to)."
+    )
+
+
+def _shape(manifest: Manifest) -> tuple[str, str | None]:
+    return algorithm_of(manifest.launch.argv), flag_value(manifest.launch.argv, WIDTH)
 
 
 def prove(session: HostSession, target: Manifest, expected: Sequence[Sample], max_tokens: int) -> dict[str, Any]:

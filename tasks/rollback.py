@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
+from orchestrator.hosts import rotation
+from orchestrator.hosts.session import HostSession
 from orchestrator.release.manifest import Manifest
 from tasks.baseline import service_facts
+from tasks.hostfacts import keep_drift, keep_releases, nodes_of
 from tasks.launch import algorithm_of
 from tasks.linear import linear_release
-from tasks.restore import prove, restore, rollback_target
+from tasks.replicas import bring_back, rotation_changes
+from tasks.restore import prove, rollback_target
 from tasks.samples import SAMPLE_PROMPTS, Sample, sample_from_json
 from tasks.serving import wait_ready
 
@@ -22,7 +26,7 @@ def expected_samples(ctx: TaskContext, release: str) -> list[Sample]:
 
 
 class RollBack(Action):
-    """Back to a known-good release. `wanted` None means the newest linear one."""
+    """Back to a known-good release, replica by replica. `wanted` None means the newest linear one."""
 
     def __init__(self, wanted: str | None) -> None:
         self._wanted = wanted
@@ -32,42 +36,70 @@ class RollBack(Action):
         return Probe(False, f"{target.id} will be made live and proven")
 
     def changes(self, ctx: TaskContext) -> Sequence[Change]:
-        target = rollback_target(ctx.host, self._wanted)
-        return (Change("service", ctx.host.unit, f"restarted with {target.id}"),)
+        changes: list[Change] = []
+        for replica in ctx.host.replicas():
+            target = rollback_target(replica, self._wanted)
+            changes += [*rotation_changes(replica), Change("service", replica.unit, f"restarted with {target.id}")]
+        return changes
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
+        replicas = ctx.host.replicas()
         before = ctx.host.releases.current()
-        target = rollback_target(ctx.host, self._wanted)
-        restore(ctx.host, target, log=ctx.log)
-        wait_ready(ctx, ctx.host.unit, ctx.host.config.service.port)
-        return {"from": before, "to": target.id}
+        # Every way back must be known before the first replica moves.
+        targets = [rollback_target(replica, self._wanted) for replica in replicas]
+        for replica, target in zip(replicas, targets, strict=True):
+            ctx.check_cancelled()
+            bring_back(ctx, replica, target)
+            ctx.log(f"{replica.unit} serves {target.id}")
+        return {"from": before, "to": targets[0].id}
 
     def verify(self, ctx: TaskContext) -> Evidence:
-        found = ctx.output("rollback")
-        target: Manifest = ctx.host.releases.read(str(found["to"]))
-        return proof(ctx, target)
+        return proofs(ctx, [rollback_target(replica, self._wanted) for replica in ctx.host.replicas()])
 
 
 class BackAsFound(Action):
     """After a failed run: the linear service is live as found, and its environment is untouched."""
 
     def verify(self, ctx: TaskContext) -> Evidence:
-        target = linear_release(ctx)
-        if not ctx.host.services.status(ctx.host.unit).running:
-            raise OrchestrateError(f"The service {ctx.host.unit!r} does not run after the rollback.")
-        wait_ready(ctx, ctx.host.unit, ctx.host.config.service.port)
-        return proof(ctx, target)
+        targets = [self._target(ctx, replica) for replica in ctx.host.replicas()]
+        for replica in ctx.host.replicas():
+            if not replica.services.status(replica.unit).running:
+                raise OrchestrateError(f"The service {replica.unit!r} does not run after the rollback.")
+            wait_ready(ctx, replica.unit, replica.config.service.port)
+        return proofs(ctx, targets)
+
+    def _target(self, ctx: TaskContext, replica: HostSession) -> Manifest:
+        return linear_release(ctx, replica)
 
 
-def proof(ctx: TaskContext, target: Manifest) -> Evidence:
+def proofs(ctx: TaskContext, targets: Sequence[Manifest]) -> Evidence:
+    """Evidence that each replica serves its target and gets requests; the first one's figures stand for all."""
+    replicas = ctx.host.replicas()
+    digests = {target.environment.prefix: target for target in reversed(targets)}
+    digest = {prefix: environment_digest(ctx, target) for prefix, target in digests.items()}
+    found = [
+        proof(ctx, replica, target, digest[target.environment.prefix])
+        for replica, target in zip(replicas, targets, strict=True)
+    ]
+    for replica in replicas:
+        if not rotation.in_rotation(replica):
+            raise OrchestrateError(f"{replica.unit} gets no requests from the router after the rollback.")
+    algorithm = algorithm_of(targets[0].launch.argv)
+    ctx.fact("service", ctx.host.name, service_facts(ctx.host, algorithm, nodes_of(targets[0])))
+    keep_releases(ctx)
+    keep_drift(ctx)
+    if len(found) == 1:
+        return found[0]
+    said = f"{len(found)} replicas behind the router, each proven; the first: {found[0].output}"
+    return Evidence(found[0].checked, said, {**found[0].data, "replicas": [one.output for one in found]})
+
+
+def proof(ctx: TaskContext, replica: HostSession, target: Manifest, digest: str | None) -> Evidence:
     """Evidence that `target` is live: its tokens as recorded, its environment as when it was cloned."""
     expected = expected_samples(ctx, target.id)
     longest = max((len(sample.ids) for sample in expected), default=0)
-    figures = prove(ctx.host, target, expected, longest)
-    digest = environment_digest(ctx, target)
+    figures = prove(replica, target, expected, longest)
     algorithm = algorithm_of(target.launch.argv)
-    ctx.fact("service", ctx.host.name, service_facts(ctx.host, algorithm))
-    ctx.fact("release", target.id, {"id": target.id, "state": "live", "algorithm": algorithm})
     said = (
         f"{target.id} ({algorithm}) serves with pid {figures['pid']}; {figures['compared']} recorded outputs equal"
         + (", environment byte-identical" if digest else "")
@@ -77,7 +109,7 @@ def proof(ctx: TaskContext, target: Manifest) -> Evidence:
 
 def environment_digest(ctx: TaskContext, target: Manifest) -> str | None:
     """The digest of the found environment when a release was cloned from it; an error when it differs now."""
-    if target.kind != "found":
+    if target.venv_release is not None:
         return None
     store = ctx.host.releases
     clones = [store.read(name) for name in store.ids()]

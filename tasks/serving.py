@@ -43,13 +43,13 @@ class SideEngine:
 
 def side_port(config: HostConfig, purpose: str) -> int:
     """Ports beside the service: the canary's, and the following ones for what may run while a canary lives."""
-    return config.service.side_port + SIDE_PURPOSES.index(purpose)
+    return config.side_port + SIDE_PURPOSES.index(purpose)
 
 
 def side_name(session: HostSession, purpose: str) -> str:
     """Unit of a side engine, named after the service's."""
     stem, dot, suffix = session.unit.partition(".service")
-    return f"{stem}-{purpose}{dot}{suffix}"
+    return f"{stem.replace('@', '-')}-{purpose}{dot}{suffix}"
 
 
 def side_of(session: HostSession, purpose: str, launch: Launch) -> SideEngine:

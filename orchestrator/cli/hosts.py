@@ -61,17 +61,15 @@ def check(cli: Cli, name: str | None) -> int:
 @click.argument("name", required=False)
 @command_options
 def start(cli: Cli, name: str | None) -> int:
-    from orchestrator.hosts.first_use import cpu_host, is_embedded_cpu
-    from orchestrator.hosts.readiness import wait_ready
-    from orchestrator.remote.provision_cpu import provision_service
+    from orchestrator.hosts.first_use import is_embedded_cpu, provision_services
 
     config = cli.host(name)
     with workplace(cli) as place, contextlib.closing(place.session(config.name)) as session:
         if not is_embedded_cpu(session):
             raise OrchestrateError(f"{config.name!r} is not an embedded host; start its service with its own tools.")
-        changed = provision_service(cpu_host(session), place.progress, restart=False)
-        port = config.service.port
-        pid = wait_ready(session, session.unit, port, config.service.start_timeout_s, place.progress)
+        changed = provision_services(session, place.progress, restart=False)
+        pid = session.services.status(session.unit).main_pid
+    port = config.router.port if config.router.enabled else config.service.port
     url = f"http://127.0.0.1:{port}/v1"
     cli.out.line(f"{config.name}: {', '.join(changed) or 'was running'}; {url} answers (pid {pid})")
     cli.out.document(ExitCode.DONE, {"hosts": [{"name": config.name, "url": url, "pid": pid, "changed": changed}]})

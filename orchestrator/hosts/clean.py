@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.systemd_trigger import SystemdTrigger
-from orchestrator.remote.systemd_driver import SystemdDriver
 from orchestrator.transport.embedded import embedded_folder, remove_embedded
 
 OWN = ("releases", "deadman", "env", "current", "known-good.json", "lock.json", "lock.json.flock")
@@ -22,7 +22,30 @@ def clean_host(config: HostConfig, state_dir: Path) -> list[str]:
 
 
 def _clean(session: HostSession) -> list[str]:
-    """The drop-in goes first, and the unit is restarted without it, before the release that it names is deleted."""
+    """Drop-ins go first, and units are restarted without them, before the releases that they name are deleted."""
+    done: list[str] = []
+    for replica in session.replicas():
+        done += _undecorate(replica)
+    own = [*OWN, *(name for one in session.replicas() if one.number for name in _own_of(one))]
+    store = session.releases
+    script = (
+        'cd "$1" 2>/dev/null || exit 0; shift; for f in "$@"; do [ -e "$f" ] || [ -L "$f" ] && echo "$f"; done; exit 0'
+    )
+    present = store.sh(script, session.root, *own).split()
+    if present:
+        store.sh('cd "$1" && shift && rm -rf -- "$@"', session.root, *present, timeout_s=600)
+        store.sh('rmdir "$1" 2>/dev/null || true', session.root)
+        done += [f"{session.root}/{name}" for name in present]
+    return done
+
+
+def _own_of(replica: HostSession) -> tuple[str, ...]:
+    layout = replica.releases.layout
+    return posixpath.basename(layout.current), posixpath.basename(layout.deadman)
+
+
+def _undecorate(session: HostSession) -> list[str]:
+    """The unit as it was found, and no dead man's switch."""
     done: list[str] = []
     definition = session.services.definition(session.unit)
     if definition is not None and definition.overridden:
@@ -35,15 +58,6 @@ def _clean(session: HostSession) -> list[str]:
     if status.state == "armed":
         session.deadman.disarm(status.token)
         done.append("the armed dead man's switch")
-    if isinstance(session.services, SystemdDriver):
-        SystemdTrigger(session.transport, session.services, session.unit).stop()
-    store = session.releases
-    script = (
-        'cd "$1" 2>/dev/null || exit 0; shift; for f in "$@"; do [ -e "$f" ] || [ -L "$f" ] && echo "$f"; done; exit 0'
-    )
-    present = store.sh(script, session.root, *OWN).split()
-    if present:
-        store.sh('cd "$1" && shift && rm -rf -- "$@"', session.root, *present, timeout_s=600)
-        store.sh('rmdir "$1" 2>/dev/null || true', session.root)
-        done += [f"{session.root}/{name}" for name in present]
+    if isinstance(session.deadman.trigger, SystemdTrigger):
+        session.deadman.trigger.stop()
     return done

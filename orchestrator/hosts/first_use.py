@@ -11,7 +11,15 @@ from orchestrator.hosts.readiness import require_free_port, wait_ready
 from orchestrator.hosts.session import HostSession
 from orchestrator.release import wheels
 from orchestrator.remote.pip import Progress
-from orchestrator.remote.provision_cpu import CpuHost, linear_unit, provision
+from orchestrator.remote.provision_cpu import (
+    CpuHost,
+    linear_unit,
+    provision_environment,
+    provision_models,
+    provision_service,
+)
+from orchestrator.remote.provision_router import REQUIREMENTS, RouterHost, provision_router, router_service
+from orchestrator.remote.router import worker_url
 
 STAMP = ".orchestrate/first-use.json"
 
@@ -37,6 +45,27 @@ def cpu_host(session: HostSession) -> CpuHost:
     )
 
 
+def router_host(session: HostSession) -> RouterHost:
+    """What provisioning the router in front of the replicas needs, from the inventory."""
+    router = session.config.router
+    urls = [worker_url(replica.config) for replica in session.replicas()]
+    unit = session.config.router_unit
+    return RouterHost(session.transport, session.services, session.home, unit, router.port, urls, router.policy)
+
+
+def provision_services(session: HostSession, progress: Progress, *, restart: bool) -> list[str]:
+    """The linear service, or all replicas of it and the router in front of them; started and ready."""
+    changed = []
+    for replica in session.replicas():
+        changed += provision_service(cpu_host(replica), progress, restart=restart)
+    for replica in session.replicas():
+        service = replica.config.service
+        wait_ready(replica, replica.unit, service.port, service.start_timeout_s, progress)
+    if session.config.router.enabled:
+        changed += provision_router(router_host(session), progress)
+    return changed
+
+
 def first_use(session: HostSession, progress: Progress) -> list[str]:
     """Provision the host unless that was completed before with the same engine, pair and arguments.
 
@@ -46,11 +75,14 @@ def first_use(session: HostSession, progress: Progress) -> list[str]:
     path = posixpath.join(session.home, STAMP)
     if _read(session, path) == wanted:
         return []
-    if not session.services.status(session.unit).running:
-        require_free_port(session, session.config.service.port, "service.port")
-    changed = provision(cpu_host(session), session.wheel_dir, progress)
-    service = session.config.service
-    wait_ready(session, session.unit, service.port, service.start_timeout_s, progress)
+    for replica in session.replicas():
+        if not replica.services.status(replica.unit).running:
+            require_free_port(replica, replica.config.service.port, "service.port")
+    if session.config.router.enabled and not session.services.status(session.config.router_unit).running:
+        require_free_port(session, session.config.router.port, "router.port")
+    host = cpu_host(session)
+    changed = provision_environment(host, session.wheel_dir, progress) + provision_models(host, progress)
+    changed += provision_services(session, progress, restart=bool(changed))
     session.transport.run(["mkdir", "-p", posixpath.dirname(path)], check=True)
     session.transport.put_bytes(json.dumps({"wanted": wanted}).encode(), path)
     return changed
@@ -63,7 +95,10 @@ def _wanted(session: HostSession) -> str:
     ]
     parts.append(wheels.source_hash(engine / wheels.CPU_ENGINE))
     parts.append(wheels.source_hash(engine / "models" / str(session.config.model)))
-    parts.append(repr(linear_unit(cpu_host(session))))
+    parts += [repr(linear_unit(cpu_host(replica))) for replica in session.replicas()]
+    if session.config.router.enabled:
+        parts.append((engine / wheels.CPU_ENGINE / REQUIREMENTS).read_text())
+        parts.append(repr(router_service(router_host(session))))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -39,7 +39,7 @@ class Service(Section):
     driver: Literal["systemd", "process"] = "systemd"
     unit: str = "sglang.service"
     port: Port = 30000
-    canary_port: Port | None = None  # default: port + 1
+    canary_port: Port | None = None  # default: the port after the service's, or after its replicas'
     args: tuple[str, ...] = ()
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     stop_timeout_s: Annotated[float, Field(gt=0)] = 120.0
@@ -60,10 +60,6 @@ class Service(Section):
                     f"{here.split('=')[0]} carries a secret value; put a reference under `secrets` instead"
                 )
         return value
-
-    @property
-    def side_port(self) -> int:
-        return self.canary_port if self.canary_port is not None else min(self.port + 1, 65535)
 
 
 class Container(Section):
@@ -90,8 +86,17 @@ class Gpus(Section):
 
 
 class Router(Section):
+    """SGLang's own router (package sglang-router) in front of the replicas; its unit is started like any service.
+
+    It must know the replicas as http://WORKERS:PORT. drain_timeout_s: how long a replica's last requests may take.
+    """
+
     enabled: bool = False
     port: Port = 8000
+    unit: str | None = None  # default: sglang-router.service, or sglang-router on the embedded host
+    workers: str = "127.0.0.1"
+    policy: Literal["random", "round_robin", "cache_aware", "power_of_two"] = "cache_aware"
+    drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
 
 
 class Notify(Section):
@@ -181,9 +186,35 @@ class HostConfig(Section):
             raise ValueError("a shipped pair is for engine sglang-cpu; give `model: {target: …, draft: …}` on the host")
         if self.gpus and self.replicas * self.gpus.tp > max(self.gpus.count, 1):
             raise ValueError(f"{self.replicas} replicas x tp {self.gpus.tp} need more than {self.gpus.count} GPUs")
-        if self.service.side_port == self.service.port:
-            raise ValueError("service.canary_port must differ from service.port")
+        if self.service.port <= self.side_port < self.service.port + self.replicas:
+            raise ValueError("service.canary_port must differ from service.port and from the replicas' ports")
+        if self.router.enabled and self.router.port in range(self.service.port, self.service.port + self.replicas):
+            raise ValueError("router.port must differ from the replicas' ports, which follow service.port")
+        if self.replicas > 1 and not self.router.enabled:
+            raise ValueError("several replicas are rolled behind a router: add `router: {enabled: true, port: …}`")
+        if self.router.enabled and self.replicas < 2:
+            raise ValueError("a router needs at least two replicas, so that one may leave without a failed request")
         return self
+
+    @property
+    def side_port(self) -> int:
+        """The first port of side engines; by default the one after the service's, or after the replicas'."""
+        return self.service.canary_port or min(self.service.port + self.replicas, 65535)
+
+    @property
+    def router_unit(self) -> str:
+        default = "sglang-router.service" if self.service.driver == "systemd" else "sglang-router"
+        return self.router.unit or default
+
+    def of_replica(self, number: int) -> HostConfig:
+        """This host as its replica `number` (from 0) sees it: `sglang.service` becomes `sglang-0.service`, and
+        `sglang@.service` its instance `sglang@0.service`; the ports follow service.port."""
+        if self.replicas == 1:
+            return self
+        stem, dot, kind = self.service.unit.partition(".service")
+        unit = f"{stem}{'' if stem.endswith('@') else '-'}{number}{dot}{kind}"
+        changed = {"unit": unit, "port": self.service.port + number, "canary_port": self.side_port}
+        return self.model_copy(update={"service": self.service.model_copy(update=changed)})
 
 
 class Inventory(Section):

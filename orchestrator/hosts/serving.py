@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.errors import OrchestrateError
+from orchestrator.hosts.rotation import in_rotation
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 from orchestrator.openai.spec_metrics import SpecCounts, names_for
@@ -12,7 +13,9 @@ from orchestrator.release.launch import Launch
 
 
 def serving_now(session: HostSession) -> dict[str, Any]:
-    """{host, service, pid, release, known_good, algorithm, nodes, accept_length, tok_s, drift[], deadman}.
+    """{host, service, pid, release, known_good, algorithm, nodes, accept_length, tok_s, drift[], deadman, replicas[]}.
+
+    With several replicas the figures are the first one's, and `replicas` says for each {unit, service, release, routed}.
 
     accept_length and tok_s come from one short greedy request, so they say what the engine does at this moment.
     """
@@ -26,14 +29,25 @@ def serving_now(session: HostSession) -> dict[str, Any]:
         "release": session.releases.current(),
         "known_good": [one.release for one in good],
         "algorithm": None, "nodes": None, "accept_length": None, "tok_s": None,
-        "drift": [],
+        "drift": [], "replicas": [],
         "deadman": session.deadman.status().state,
     }  # fmt: skip
     if definition is not None:
         found["drift"] = drift_of(session, Launch.of(definition), definition.release)
     if status.running:
         found |= _engine(session)
+    if session.config.router.enabled:
+        found["replicas"] = [_replica(replica) for replica in session.replicas()]
     return found
+
+
+def _replica(replica: HostSession) -> dict[str, Any]:
+    try:
+        routed = in_rotation(replica)
+    except OrchestrateError:
+        routed = False
+    active = replica.services.status(replica.unit).active
+    return {"unit": replica.unit, "service": active, "release": replica.releases.current(), "routed": routed}
 
 
 def drift_of(session: HostSession, launch: Launch, release: str) -> list[str]:

@@ -19,6 +19,7 @@ from orchestrator.release.store import ReleaseStore
 from orchestrator.release.systemd_trigger import SystemdTrigger
 from orchestrator.remote.longwork import LongWork
 from orchestrator.remote.process_driver import ProcessDriver
+from orchestrator.remote.router import rejoin_command
 from orchestrator.remote.services import ServiceDriver
 from orchestrator.remote.systemd_driver import SystemdDriver, user_scope
 from orchestrator.transport.base import Transport
@@ -35,7 +36,8 @@ DEFAULT_PORT = 22
 class HostSession:
     """One host while a run uses it. Paths are absolute on the host; `wheel_dir` is on this machine.
 
-    `masker` hides this host's secrets in everything that leaves the program.
+    `masker` hides this host's secrets in everything that leaves the program. A host with several replicas is seen
+    through its first one: `config` holds that one's unit and ports, `declared` what hosts.yaml says.
     """
 
     name: str
@@ -43,6 +45,20 @@ class HostSession:
     transport: Transport
     state_dir: Path
     masker: secrets.Masker = field(default_factory=secrets.Masker)
+    number: int = 0
+    declared: HostConfig | None = None
+
+    def replicas(self) -> list[HostSession]:
+        """A session for each replica, this one first when it is the first; they share one connection."""
+        declared = self.declared or self.config
+        return [
+            self
+            if number == self.number
+            else HostSession(
+                self.name, declared.of_replica(number), self.transport, self.state_dir, self.masker, number, declared
+            )
+            for number in range(declared.replicas)
+        ]
 
     @functools.cached_property
     def home(self) -> str:
@@ -63,13 +79,14 @@ class HostSession:
     @functools.cached_property
     def releases(self) -> ReleaseStore:
         """The releases below `root`."""
-        return ReleaseStore(self.transport, Layout(self.root), privileged=self.privileged)
+        return ReleaseStore(self.transport, Layout(self.root, self.number), privileged=self.privileged)
 
     @functools.cached_property
     def deadman(self) -> Deadman:
         driver = self.services
         if isinstance(driver, SystemdDriver):
-            return Deadman(self.releases, SystemdTrigger(self.transport, driver, self.unit))
+            suffix = self.releases.layout.suffix
+            return Deadman(self.releases, SystemdTrigger(self.transport, driver, self.unit, suffix))
         return Deadman(self.releases, ProcessTrigger(self.transport))
 
     @property
@@ -88,7 +105,9 @@ class HostSession:
 
     def activation(self) -> Activation:
         """The switch between releases on this host's unit; resolves the secrets."""
-        return Activation(self.releases, self.services, self.deadman, self.unit, self.secret_env())
+        rejoin = rejoin_command(self.config) if self.config.router.enabled else None
+        after = () if rejoin is None else (rejoin,)
+        return Activation(self.releases, self.services, self.deadman, self.unit, self.secret_env(), after)
 
     @property
     def wheel_dir(self) -> Path:
@@ -127,7 +146,7 @@ def connect(config: HostConfig, state_dir: Path, masker: secrets.Masker | None =
     except BaseException:
         transport.close()
         raise
-    return HostSession(config.name, config, transport, state_dir, masker)
+    return HostSession(config.name, config.of_replica(0), transport, state_dir, masker, declared=config)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import ExitCode, OrchestrateError
 from orchestrator.release.deadman import Deadman
@@ -34,20 +34,29 @@ class Switched:
 
 @dataclass(frozen=True)
 class Activation:
-    """Switches a unit between releases. `secret_env` reaches the service through a file of mode 600 only."""
+    """Switches a unit between releases. `secret_env` reaches the service through a file of mode 600 only.
+
+    after_restore: what the host does once it has gone back by itself, for example tell the router of its replica.
+    """
 
     store: ReleaseStore
     services: ServiceDriver
     deadman: Deadman
     unit: str
     secret_env: Mapping[str, str]
+    after_restore: tuple[tuple[str, ...], ...] = ()
 
     def override_for(self, manifest: Manifest) -> Override | None:
         """None for the service as it was found: its own unit, without a drop-in."""
         return None if manifest.kind == "found" else manifest.launch.override(manifest.id, self.secret_env)
 
     def restore_plan(self, manifest: Manifest) -> RestorePlan:
-        return self.services.restore_plan(self.unit, self.override_for(manifest))
+        plan = self.services.restore_plan(self.unit, self.override_for(manifest))
+        return replace(
+            plan,
+            commands=(*plan.commands, *self.after_restore),
+            boot_commands=plan.boot_commands or plan.commands,
+        )
 
     def files_of(self, manifest: Manifest) -> Mapping[str, str]:
         """The unit files that switching to this release would write, for `plan`."""

@@ -27,12 +27,11 @@ PIP_CHECK = "import pip"
 class BuildPlan:
     """source: the release whose environment is cloned. launch: as for the source environment; its paths are moved.
 
-    wheel None (for linear DFLASH with an unchanged engine) means that nothing is installed.
+    wheel None means that nothing is installed.
     """
 
     source: Manifest
     launch: Launch
-    kind: Literal["ddtree", "dflash"] = "ddtree"
     wheel: Path | None = None
     plugin_module: str = "sglang_ddtree"
     run_id: str = ""
@@ -42,7 +41,7 @@ def release_id(plan: BuildPlan) -> str:
     """The same source, wheel and launch give the same id."""
     wheel = hashlib.sha256(plan.wheel.read_bytes()).hexdigest() if plan.wheel else ""
     identity = json.dumps([plan.source.id, wheel, plan.launch.model_dump()], sort_keys=True)
-    return f"{plan.kind}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    return f"ddtree-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
 def build_release(store: ReleaseStore, plan: BuildPlan, progress: Progress) -> Manifest:
@@ -67,6 +66,21 @@ def build_release(store: ReleaseStore, plan: BuildPlan, progress: Progress) -> M
         raise
     store.write(manifest)
     return manifest
+
+
+def with_launch(base: Manifest, source: Manifest, launch: Launch, kind: Literal["ddtree", "dflash"]) -> Manifest:
+    """`base` started with another command on the unit of `source`: a release of its own, nothing is copied.
+
+    A release never changes once it is written, so another budget or another replica is another release. The result is
+    not written yet; it is `base` itself when nothing differs.
+    """
+    if (base.kind, base.unit, base.launch) == (kind, source.unit, launch):
+        return base
+    clone = base.venv_release
+    identity = json.dumps([clone or source.id, source.unit, launch.model_dump()], sort_keys=True)
+    name = f"{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    changes = {"id": name, "kind": kind, "unit": source.unit, "launch": launch, "venv_of": clone, "texts": {}}
+    return base.model_copy(update={**changes, "source_release": source.id})
 
 
 def check_cloneable(store: ReleaseStore, source: Manifest) -> None:
@@ -118,7 +132,7 @@ def _build(store: ReleaseStore, plan: BuildPlan, name: str, progress: Progress) 
     launch = in_environment(plan.launch, prefix, venv)
     return Manifest(
         id=name,
-        kind=plan.kind,
+        kind="ddtree",
         host=store.transport.host,
         unit=plan.source.unit,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -39,7 +39,7 @@ def drift_of(activation: Activation, found: Manifest, live: Manifest) -> list[Dr
     if status.running:
         store = activation.store
         now = environment_of_process(store.transport, status.main_pid, sudo=store.privileged)
-        wanted = found.environment.prefix if live.kind == "found" else store.layout.venv(live.id)
+        wanted = store.prefix(live)
         if now.prefix != wanted:
             differences.append(Drift("environment", f"the live process imports from {now.prefix}, not {wanted}"))
         if now.package_version != live.environment.package_version:

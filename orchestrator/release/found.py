@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -68,16 +69,26 @@ def find_service(
     return manifest
 
 
+def ancestors(store: ReleaseStore, release: str | None) -> Iterator[Manifest]:
+    """A release, what it was made from, and so on; ends early where something is not recorded any more."""
+    seen: set[str] = set()
+    while release and release not in seen and store.exists(release):
+        seen.add(release)
+        manifest = store.read(release)
+        yield manifest
+        release = manifest.source_release
+
+
+def original_of(store: ReleaseStore, manifest: Manifest) -> Manifest:
+    """The service as found that a release was made from; the release itself when that is not recorded any more."""
+    return next((one for one in ancestors(store, manifest.id) if one.kind == "found"), manifest)
+
+
 def _recorded_original(store: ReleaseStore, unit: str, definition: Definition) -> Manifest:
     """While a release of ours is live, the unit as found is what that release was built from."""
-    name = definition.release
-    seen: set[str] = set()
-    while name and name not in seen and store.exists(name):
-        seen.add(name)
-        manifest = store.read(name)
+    for manifest in ancestors(store, definition.release):
         if manifest.kind == "found":
             return manifest
-        name = manifest.source_release or ""
     raise OrchestrateError(
         f"host {store.transport.host!r}: {unit} has a drop-in of orchestrate whose release "
         f"({definition.release or '?'}) is "

@@ -13,9 +13,18 @@ RELEASE_ID = re.compile(r"^[a-z][a-z0-9]*-[0-9a-f]{12}$")
 
 @dataclass(frozen=True)
 class Layout:
-    """`root` is an absolute path on the host; nothing outside it is written but units and drop-ins."""
+    """`root` is an absolute path on the host; nothing outside it is written but units and drop-ins.
+
+    Releases are shared by the replicas of a host; which one is current, and the dead man's switch, are each replica's.
+    """
 
     root: str
+    replica: int = 0
+
+    @property
+    def suffix(self) -> str:
+        """What tells the names of a replica from those of the first one."""
+        return f"-{self.replica}" if self.replica else ""
 
     @property
     def releases(self) -> str:
@@ -23,7 +32,7 @@ class Layout:
 
     @property
     def current(self) -> str:
-        return posixpath.join(self.root, "current")
+        return posixpath.join(self.root, f"current{self.suffix}")
 
     @property
     def known_good(self) -> str:
@@ -31,7 +40,7 @@ class Layout:
 
     @property
     def deadman(self) -> str:
-        return posixpath.join(self.root, "deadman")
+        return posixpath.join(self.root, f"deadman{self.suffix}")
 
     @property
     def lock(self) -> str:

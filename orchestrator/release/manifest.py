@@ -47,8 +47,10 @@ class EnvironmentFacts(BaseModel):
 
 
 class Manifest(BaseModel):
-    """A release. kind `found`: the service as it was, nothing copied. Others: a clone with a wheel in it.
+    """A release. kind `found`: the service as it was, nothing copied. `ddtree`: a clone with a wheel in it.
 
+    `dflash`: the environment as found, started as linear DFLASH; nothing is copied either. venv_of: the release whose
+    clone this one starts with another command (another budget, another replica); None for a clone of its own.
     overrides: the upstream functions that the plugin replaces, as the plugin itself lists them.
     texts: unit and drop-in texts by path at the time it was found.
     """
@@ -65,6 +67,7 @@ class Manifest(BaseModel):
     environment: EnvironmentFacts
     texts: dict[str, str] = {}
     source_release: str | None = None
+    venv_of: str | None = None
     source_digest: TreeDigest | None = None
     clone_mode: Literal["link", "copy"] | None = None
     outside: tuple[str, ...] = ()
@@ -73,3 +76,8 @@ class Manifest(BaseModel):
     changed: tuple[FileEntry, ...] = ()
     removed: tuple[str, ...] = ()
     overrides: tuple[Any, ...] = ()
+
+    @property
+    def venv_release(self) -> str | None:
+        """The release that holds the clone; None where the environment is the one that was found."""
+        return self.venv_of or (self.id if self.kind == "ddtree" else None)

@@ -82,6 +82,16 @@ class ReleaseStore:
             raise UsageError(f"release {release_id} on host {self.transport.host!r} is not complete; build it first.")
         self.sh(LINK, posixpath.join("releases", release_id), self.layout.current)
 
+    def currents(self) -> set[str]:
+        """The current release of every replica of this host."""
+        script = 'for l in "$1"/current "$1"/current-*; do readlink "$l"; done 2>/dev/null; exit 0'
+        return {posixpath.basename(line) for line in self.sh(script, self.layout.root).splitlines()}
+
+    def prefix(self, manifest: Manifest) -> str:
+        """The environment that a release serves from: its clone, or the one that was found."""
+        clone = manifest.venv_release
+        return self.layout.venv(clone) if clone else manifest.environment.prefix
+
     def known_good(self) -> list[KnownGood]:
         """Proven releases that still exist, newest proof first."""
         try:
@@ -117,19 +127,26 @@ class ReleaseStore:
 
     def discard(self, release_id: str) -> None:
         """Delete one release (complete or not) that is neither current nor the only known-good one."""
-        if release_id == self.current():
+        if release_id in self.currents():
             raise UsageError(f"release {release_id} is current; switch to another one before it is removed.")
         folder = self.layout.release(release_id)
         # The manifest goes first, so that a half-deleted release never counts.
         self.sh('rm -f "$1/manifest.json" && rm -rf "$1"', folder, timeout_s=600)
 
     def prune(self, keep: int = 2) -> list[str]:
-        """Delete old releases; current, its source, two known-good ones and the newest `keep` built ones stay."""
+        """Delete old releases; current ones, two known-good ones of each unit and the newest `keep` built ones stay.
+
+        So does what these were made from: the release as found, and the clone that they start from.
+        """
         names = self.ids()
-        current = self.current()
         manifests = {name: self.read(name) for name in names}
-        keepers = {current} | {one.release for one in self.known_good()[:2]}
+        keepers: set[str | None] = set(self.currents())
+        good: dict[str, list[str]] = {}
+        for one in self.known_good():
+            good.setdefault(manifests[one.release].unit, []).append(one.release)
+        keepers |= {name for proven in good.values() for name in proven[:2]}
         keepers |= set([name for name in names if manifests[name].kind != "found"][-keep:] if keep else [])
+        keepers |= {manifests[name].venv_of for name in keepers if name in manifests}
         keepers |= {manifests[name].source_release for name in keepers if name in manifests}
         gone = [name for name in names if name not in keepers]
         for name in gone:

@@ -16,30 +16,36 @@ BOOT = "orchestrate-deadman-boot.service"
 
 @dataclass(frozen=True)
 class SystemdTrigger:
-    """Implements Trigger for one unit."""
+    """Implements Trigger for one unit; `suffix` tells the timers of a host's replicas apart."""
 
     transport: Transport
     driver: SystemdDriver
     unit: str
+    suffix: str = ""
+
+    def named(self, name: str) -> str:
+        """The name of one of our units for this replica."""
+        stem, dot, kind = name.rpartition(".")
+        return f"{stem}{self.suffix}{dot}{kind}"
 
     def start(self, script: str, folder: str, seconds: float) -> None:
         python = self.transport.run(["/bin/sh", "-c", "command -v python3"], check=True).stdout.strip()
         for name, text in self.units(python, script, folder, seconds).items():
             self.driver.write_unit(name, text)
         self.driver.reload()
-        self.driver.enable(BOOT)
-        self.driver.enable(TIMER)
-        self.driver.restart(TIMER)  # an old timer of the same name must count anew
+        self.driver.enable(self.named(BOOT))
+        self.driver.enable(self.named(TIMER))
+        self.driver.restart(self.named(TIMER))  # an old timer of the same name must count anew
 
     def units(self, python: str, script: str, folder: str, seconds: float) -> dict[str, str]:
         """The unit files by name."""
         command = systemd_text.command
         return {
-            SERVICE: systemd_text.render(
+            self.named(SERVICE): systemd_text.render(
                 "deadman.service.j2", unit=self.unit, command=command([python, script, "fire", folder])
             ),
-            TIMER: systemd_text.render("deadman.timer.j2", unit=self.unit, seconds=f"{seconds:g}"),
-            BOOT: systemd_text.render(
+            self.named(TIMER): systemd_text.render("deadman.timer.j2", unit=self.unit, seconds=f"{seconds:g}"),
+            self.named(BOOT): systemd_text.render(
                 "deadman-boot.service.j2",
                 unit=self.unit,
                 armed=posixpath.join(folder, "armed.json"),
@@ -49,6 +55,6 @@ class SystemdTrigger:
         }
 
     def stop(self) -> None:
-        self.driver.disable(TIMER)
-        self.driver.disable(BOOT)
-        self.driver.remove_units([SERVICE, TIMER, BOOT])
+        self.driver.disable(self.named(TIMER))
+        self.driver.disable(self.named(BOOT))
+        self.driver.remove_units([self.named(name) for name in (SERVICE, TIMER, BOOT)])

@@ -50,17 +50,6 @@ class CpuHost:
         return posixpath.join(self.home, "models", self.pair)
 
 
-def provision(host: CpuHost, wheel_dir: Path, progress: Progress) -> list[str]:
-    """Make environment, models and the linear DFLASH service so; returns what was changed, [] when all was there.
-
-    Every step may be interrupted and repeated. A service whose environment or models change is restarted.
-    """
-    changed = provision_environment(host, wheel_dir, progress)
-    changed += provision_models(host, progress)
-    changed += provision_service(host, progress, restart=bool(changed))
-    return changed
-
-
 def provision_environment(host: CpuHost, wheel_dir: Path, progress: Progress) -> list[str]:
     """The venv with the real SGLang for CPU, from the pinned lists of engine/sglang_cpu and its wheel."""
     source = wheels.engine_folder() / wheels.CPU_ENGINE
