@@ -46,17 +46,38 @@ class HookState:
 @cache
 def hooks(engine: Path = ENGINE) -> tuple[Hook, ...]:
     """The plug-in's hook table; () when the engine's source is not beside this program."""
+    return _table(engine, "HOOKS")
+
+
+@cache
+def gpu_hooks(engine: Path = ENGINE) -> tuple[Hook, ...]:
+    """What the plug-in touches besides, on the lines whose worker runs on GPUs."""
+    return _table(engine, "GPU_HOOKS")
+
+
+@cache
+def gpu_lines(engine: Path = ENGINE) -> tuple[str, ...]:
+    """The SGLang lines on which the plug-in's GPU worker runs."""
+    value = _constants(engine).get("GPU_LINES")
+    found = source.literal(value) if value is not None else None
+    return tuple(str(line) for line in found) if isinstance(found, tuple) else ()
+
+
+def _constants(engine: Path) -> dict[str, ast.expr]:
     body = _module(engine / "hooks.py")
-    names: dict[str, str] = {}
-    for node in body.body if body else ():
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if name == "HOOKS" and isinstance(node.value, ast.Tuple):
-                return tuple(_hook(item, names) for item in node.value.elts if isinstance(item, ast.Call))
-            value = source.literal(node.value)
-            if isinstance(value, str):
-                names[name] = value
-    return ()
+    return {
+        node.targets[0].id: node.value
+        for node in (body.body if body else ())
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+
+def _table(engine: Path, name: str) -> tuple[Hook, ...]:
+    constants = _constants(engine)
+    names = {key: text for key, node in constants.items() if isinstance(text := source.literal(node), str)}
+    rows = constants.get(name)
+    items = rows.elts if isinstance(rows, ast.Tuple) else []
+    return tuple(_hook(item, names) for item in items if isinstance(item, ast.Call))
 
 
 @cache
@@ -74,9 +95,12 @@ def supported_lines(engine: Path = ENGINE) -> dict[str, dict[str, tuple[str, ...
 
 def check_hooks(tree: SourceTree, version: str | None, table: Iterable[Hook] | None = None) -> list[HookState]:
     """The state of every hook in a package; parameters as the nearest supported line expects them."""
-    differing = _nearest(version)
+    line = _nearest_line(version)
+    differing = supported_lines().get(line, {}) if line else {}
+    if table is None:
+        table = hooks() + gpu_hooks() if line in gpu_lines() else hooks()
     states = []
-    for hook in hooks() if table is None else table:
+    for hook in table:
         expected = differing.get(hook.target, hook.parameters)
         if expected is not None:
             states.append(_state(tree, hook, expected))
@@ -85,7 +109,7 @@ def check_hooks(tree: SourceTree, version: str | None, table: Iterable[Hook] | N
 
 def source_files(table: Iterable[Hook] | None = None) -> list[str]:
     """Paths below the package of every module that a hook lives in."""
-    return sorted({_path(hook.target) for hook in (hooks() if table is None else table)})
+    return sorted({_path(hook.target) for hook in (hooks() + gpu_hooks() if table is None else table)})
 
 
 def _state(tree: SourceTree, hook: Hook, expected: tuple[str, ...]) -> HookState:
@@ -147,13 +171,13 @@ def _path(target: str) -> str:
     return target.partition(":")[0].removeprefix("sglang.").replace(".", "/") + ".py"
 
 
-def _nearest(version: str | None) -> Mapping[str, tuple[str, ...] | None]:
-    lines = supported_lines()
-    if not lines or version is None:
-        return {}
-    order = sorted(lines, key=version_key)
-    not_newer = [v for v in order if version_key(v) <= version_key(version)]
-    return lines[not_newer[-1] if not_newer else order[0]]
+def _nearest_line(version: str | None) -> str | None:
+    """The newest supported line that is not newer than the version, else the oldest one."""
+    order = sorted(supported_lines(), key=version_key)
+    if not order or version is None:
+        return None
+    not_newer = [line for line in order if version_key(line) <= version_key(version)]
+    return not_newer[-1] if not_newer else order[0]
 
 
 def _line_parameters(path: Path) -> dict[str, tuple[str, ...] | None]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.inspecting import versions_table
 from tasks.inspecting.attention import read_attention
-from tasks.inspecting.engine_hooks import Hook, check_hooks, hooks, supported_lines
+from tasks.inspecting.engine_hooks import Hook, check_hooks, gpu_hooks, gpu_lines, hooks, supported_lines
 from tasks.inspecting.sglang_options import read_options
 from tasks.inspecting.sglang_source import read_sglang
 from tasks.inspecting.source import BundleTree
@@ -212,6 +212,14 @@ def test_states_of_hooks() -> None:
     ]
     states = [state.state for state in check_hooks(tree, "0.5.20", table)]
     assert states == ["present", "changed", "present", "missing", "unseen", "present", "unseen", "missing"]
+
+
+def test_a_line_that_runs_on_gpus_has_the_hooks_of_their_worker() -> None:
+    assert gpu_lines()
+    tree = BundleTree("/p", {})
+    for line in supported_lines():
+        seen = {state.target for state in check_hooks(tree, line)}
+        assert seen.issuperset(hook.target for hook in gpu_hooks()) == (line in gpu_lines())
 
 
 @settings(max_examples=60, deadline=None)
