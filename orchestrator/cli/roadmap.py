@@ -25,5 +25,8 @@ def roadmap(cli: Cli, check: bool, run_id: str | None) -> int:
             return ExitCode.FAILED_UNCHANGED
     words = "is up to date" if check or not written.changed else "written"
     cli.out.line(f"{written.path} {words} (SHA-256 {written.sha256[:12]})")
-    cli.out.document(ExitCode.DONE, {"path": str(written.path), "sha256": written.sha256, "changed": written.changed})
+    if written.kept:
+        cli.out.line(f"what was edited by hand is kept as {written.kept}")
+    body = {"path": str(written.path), "sha256": written.sha256, "changed": written.changed, "kept": written.kept}
+    cli.out.document(ExitCode.DONE, body)
     return ExitCode.DONE

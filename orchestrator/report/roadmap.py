@@ -31,11 +31,12 @@ class RoadmapDrift(OrchestrateError):
 
 @dataclass(frozen=True)
 class Written:
-    """The file, the hash of its generated part, and whether it differs from before."""
+    """The file, the hash of its generated part, whether it differs from before, and where hand edits were kept."""
 
     path: Path
     sha256: str
     changed: bool
+    kept: Path | None = None
 
 
 def roadmap_path(home: Path) -> Path:
@@ -45,7 +46,8 @@ def roadmap_path(home: Path) -> Path:
 def regenerate(store: Store, home: Path, *, run_id: str | None = None, check: bool = False) -> Written:
     """Write the roadmap (and its plot), or with check only compare: RoadmapDrift says what differs.
 
-    run_id: the run to show; default the newest deployment in the store.
+    run_id: the run to show; default the newest deployment in the store. A file that was edited by hand outside its
+    notes is kept under another name before it is replaced.
     """
     view = roadmap_view(store, run_id)
     path = roadmap_path(home)
@@ -53,13 +55,15 @@ def regenerate(store: Store, home: Path, *, run_id: str | None = None, check: bo
     body = render(view)
     digest = hashlib.sha256(body.encode()).hexdigest()
     text = f"<!-- generated, sha256 {digest} -->\n{body}{HEADING}{NOTES_START}{_notes(old)}{NOTES_END}\n"
+    kept = None
     if check:
-        _compare(path, old, body, digest)
+        _compare(path, old, digest)
     elif text != old:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_plot(view, path.parent)
+        kept = _keep_edited(path, old)
         write_whole(path, text)
-    return Written(path, digest, text != old)
+    return Written(path, digest, text != old, kept)
 
 
 def render(view: RoadmapView) -> str:
@@ -77,18 +81,39 @@ def write_copy(store: Store, run_id: str, folder: Path) -> list[Path]:
     return [path, *_write_plot(view, folder)]
 
 
-def _compare(path: Path, old: str, body: str, digest: str) -> None:
+def _compare(path: Path, old: str, digest: str) -> None:
     if not old:
         raise RoadmapDrift(f"{path} does not exist; `orchestrate roadmap` writes it.")
+    edited = _edited(old)
+    if edited:
+        raise RoadmapDrift(f"{path} {edited}.")
+    if _recorded(old) != digest:
+        raise RoadmapDrift(f"{path} is older than the store; `orchestrate roadmap` brings it up to date.")
+
+
+def _recorded(old: str) -> str | None:
+    match = HASH_LINE.match(old)
+    return match.group(1) if match else None
+
+
+def _edited(old: str) -> str:
+    """What a hand did to the generated part, '' when it is as it was written."""
     match = HASH_LINE.match(old)
     start = old.find(NOTES_START)
-    if match is None or start < 0:
-        raise RoadmapDrift(f"{path} has lost its generated marks; `orchestrate roadmap` writes it anew.")
+    if match is None or not 0 <= start < old.rfind(NOTES_END):
+        return "has lost its generated marks; `orchestrate roadmap` keeps a copy and writes it anew"
     generated = old[match.end() : start].removesuffix(HEADING)
     if hashlib.sha256(generated.encode()).hexdigest() != match.group(1):
-        raise RoadmapDrift(f"{path} was edited by hand outside its notes; move the edit there, then regenerate.")
-    if match.group(1) != digest:
-        raise RoadmapDrift(f"{path} is older than the store; `orchestrate roadmap` brings it up to date.")
+        return "was edited by hand outside its notes; move the edit there, then regenerate"
+    return ""
+
+
+def _keep_edited(path: Path, old: str) -> Path | None:
+    if not old or not _edited(old):
+        return None
+    copy = path.with_name(f"{path.stem}.edited-{hashlib.sha256(old.encode()).hexdigest()[:8]}{path.suffix}")
+    write_whole(copy, old)
+    return copy
 
 
 def _notes(old: str) -> str:

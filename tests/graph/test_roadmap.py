@@ -115,7 +115,10 @@ def test_hand_edits_are_found_and_notes_are_kept(store: Store, home: Path) -> No
     path.write_text(mine.replace("| `pairs` | 4 |", "| `pairs` | 40 |"), encoding="utf-8")
     with pytest.raises(RoadmapDrift, match="edited by hand outside its notes"):
         regenerate(store, home, check=True)
-    assert regenerate(store, home).changed
+    edited = text(home)
+    kept = regenerate(store, home).kept
+    assert kept is not None
+    assert kept.read_text(encoding="utf-8") == edited
     assert text(home) == mine
     store.notes.add("risk", "the fan is loud", "grace")
     with pytest.raises(RoadmapDrift, match="older than the store"):
@@ -123,6 +126,17 @@ def test_hand_edits_are_found_and_notes_are_kept(store: Store, home: Path) -> No
     regenerate(store, home)
     assert "the fan is loud" in text(home)
     assert "Ask Grace before Friday." in text(home)
+
+
+def test_notes_whose_marks_were_deleted_are_not_lost(store: Store, home: Path) -> None:
+    mine = text(home).replace("Write here;", "Ask Grace.").replace(NOTES_START, "")
+    roadmap_path(home).write_text(mine, encoding="utf-8")
+    with pytest.raises(RoadmapDrift, match="keeps a copy and writes it anew"):
+        regenerate(store, home, check=True)
+    kept = regenerate(store, home).kept
+    assert kept is not None
+    assert "Ask Grace." in kept.read_text(encoding="utf-8")
+    assert regenerate(store, home, check=True).kept is None
 
 
 def test_hostile_text_stays_text(home: Path) -> None:
