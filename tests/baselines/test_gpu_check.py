@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,20 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def free_port() -> int:
+    """One that is free, as is the one that a second server takes."""
+    for first in range(33700, 60000, 2 * gpu_check.PORTS_APART):
+        try:
+            for port in (first, first + gpu_check.PORTS_APART):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    raise RuntimeError("no free ports")
+
+
 def arguments(folder: Path, *more: str) -> list[str]:
-    fixed = ["--pairs", "tiny-dense", "--modes", "chain,15", "--new-tokens", "24", "--port", "33700"]
+    fixed = ["--pairs", "tiny-dense", "--modes", "chain,15", "--new-tokens", "24", "--port", str(free_port())]
     return [*fixed, "--json", str(folder / "out.json"), *more]
 
 
