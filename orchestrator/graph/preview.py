@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import PlanStaleError
+from orchestrator.errors import PlanStaleError, UsageError
 from orchestrator.graph.context import Context
 from orchestrator.graph.fingerprint import digest
 from orchestrator.graph.model import Cancelled, Change, GraphSpec, Probe, TaskSpec
@@ -62,7 +62,10 @@ def preview(
     settings: Mapping[str, str] | None = None,
     mask: Mask | None = None,
 ) -> Preview:
-    """Probes every task that can be probed now. Raises HostUnreachable when the host cannot be looked at."""
+    """Probes every task that can be probed now.
+
+    Raises HostUnreachable when the host cannot be looked at, UsageError when a setting does not fit what is there.
+    """
     plan = Plan(graph)
     session = RunSession(store, plan, "", host, dict(settings or {}), session_factory, mask, None)
     fresh: set[str] = set()
@@ -106,6 +109,8 @@ def _planned(session: RunSession, spec: TaskSpec, fresh: set[str]) -> PlannedTas
     except HostUnreachable:
         raise
     except (Exception, Cancelled) as error:
+        if not waits_for and isinstance(error, UsageError):
+            raise  # what was asked for is wrong: no run of this plan could do it
         if not waits_for:
             return _task(session, spec, "run", f"it could not be looked at yet: {error}", ())
         action, reason, changes = "later", f"known once {', '.join(waits_for)} ran", ()
