@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.bench.arm import Arm, ArmFactory
+from orchestrator.bench.gpu import read_sample
 from orchestrator.bench.paired import run_paired_sweep
 from orchestrator.bench.prompts import Prompt, load_prompts, set_hash
 from orchestrator.bench.result import SweepResult
-from orchestrator.bench.rows import Row, loop_share, row_from_json
+from orchestrator.bench.rows import HostSample, Row, loop_share, row_from_json
 from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import BenchInvalidError, ExitCode, OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Outcome, Probe, TaskContext
@@ -21,7 +22,7 @@ from tasks.knobs import Knobs, knobs_of
 from tasks.linear import linear_engine
 from tasks.patch import tree_engine
 from tasks.samples import RECORDED_PROMPTS, default_prompts, sample_from_json
-from tasks.serving import side_engine, side_name
+from tasks.serving import SIDE_PURPOSES, side_engine, side_name
 
 
 class BenchBudgets(Action):
@@ -131,10 +132,27 @@ def _rows_of_this_run(ctx: TaskContext) -> list[Row]:
     return [row_from_json(data) for data in newest.values()]
 
 
+def _sampler(ctx: TaskContext) -> Callable[[], HostSample | None] | None:
+    """Reads clocks, power, memory and foreign processes of the host's GPUs; None on a host that computes on its CPU."""
+    if ctx.host.config.engine == "sglang-cpu":
+        return None
+    units = [ctx.host.unit, *(side_name(ctx.host, purpose) for purpose in SIDE_PURPOSES)]
+
+    def run(command: str) -> str | None:
+        done = ctx.host.transport.run(command.split(), timeout_s=30)
+        return str(done.stdout) if done.ok else None
+
+    def sample() -> HostSample | None:
+        pids = [ctx.host.services.status(unit).main_pid for unit in units if ctx.host.services.definition(unit)]
+        return read_sample(run, [pid for pid in pids if pid])
+
+    return sample
+
+
 @contextlib.contextmanager
 def _linear_arm(ctx: TaskContext) -> Iterator[Arm]:
     with linear_engine(ctx) as engine:
-        yield Arm("linear", engine.url, 0, identity=engine.identity, flush=engine.may_flush)
+        yield Arm("linear", engine.url, 0, identity=engine.identity, sample=_sampler(ctx), flush=engine.may_flush)
 
 
 def _tree_arm(ctx: TaskContext, budget: int) -> ArmFactory:
@@ -144,10 +162,10 @@ def _tree_arm(ctx: TaskContext, budget: int) -> ArmFactory:
         flush = ctx.host.config.transport == "embedded"
         if canary.get("nodes") == budget and ctx.host.services.status(str(canary.get("unit"))).running:
             with ctx.host.http(int(canary["port"])) as url:
-                yield Arm(f"ddtree-{budget}", url, budget, flush=flush)
+                yield Arm(f"ddtree-{budget}", url, budget, sample=_sampler(ctx), flush=flush)
             return
         with side_engine(ctx, tree_engine(ctx, "bench", budget)) as url:
-            yield Arm(f"ddtree-{budget}", url, budget, flush=flush)
+            yield Arm(f"ddtree-{budget}", url, budget, sample=_sampler(ctx), flush=flush)
 
     return factory
 

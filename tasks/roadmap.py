@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.bench.prompts import load_prompts
+from orchestrator.bench.prompts import load_prompts, shipped_sets
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from orchestrator.report.roadmap import regenerate
 from tasks.inspecting.measured import gain_at
 from tasks.knobs import MEANINGS, Knobs, knobs_of
-from tasks.samples import RECORDED_PROMPTS, SAMPLE_PROMPTS, prompt_sets
+from tasks.samples import RECORDED_PROMPTS, SAMPLE_PROMPTS
 
 # Greedy decoding of Qwen3-8B at batch 1, best budget of each of ten data sets against linear DFlash.
 PAPER = "arXiv 2604.12989: Qwen3-8B, Transformers, batch 1, greedy, best budget of each data set"
@@ -84,7 +84,7 @@ def testing_lines(knobs: Knobs) -> list[str]:
         f"{knobs.confirm_s:g} s, or the host goes back by itself.",
         f"Prompts: the first {RECORDED_PROMPTS} of the sets below, every category in turn.",
     ]
-    return lines + [f"Prompt set {path.stem}: {len(load_prompts(path))} prompts." for path in prompt_sets()]
+    return lines + [f"Prompt set {path.stem}: {len(load_prompts(path))} prompts." for path in shipped_sets()]
 
 
 def fixed_rows() -> list[dict[str, Any]]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from orchestrator.bench.prompts import Prompt, load_prompt_sets, native_prompt
+from orchestrator.bench.prompts import Prompt, load_prompt_sets, native_prompt, shipped_sets
 from orchestrator.errors import OrchestrateError
 from orchestrator.openai.client import Client
 from orchestrator.openai.spec_metrics import SpecCounts, accepted_histogram, names_for
-from orchestrator.release import wheels
 
 SAMPLE_PROMPTS = 8  # compared token by token with every engine
 RECORDED_PROMPTS = 24  # recorded from the linear service; the benchmark takes those that do not loop
@@ -44,14 +42,9 @@ def sample_from_json(data: Mapping[str, Any]) -> Sample:
     return Sample(str(data["prompt_id"]), tuple(data["ids"]), int(data["steps"]), float(data["seconds"]), histogram)
 
 
-def prompt_sets() -> list[Path]:
-    """The project's own prompt sets."""
-    return sorted((wheels.engine_folder() / "models" / "prompts").glob("*.jsonl"))
-
-
 def default_prompts(count: int) -> list[Prompt]:
     """The first prompts of the project's sets, every category in turn."""
-    found = load_prompt_sets(prompt_sets())[:count]
+    found = load_prompt_sets(shipped_sets())[:count]
     if not found:
         raise OrchestrateError("engine/models/prompts holds no prompt set; check out the repository whole.")
     return found

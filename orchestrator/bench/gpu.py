@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Iterable
 
 from orchestrator.bench.rows import HostSample
 
 _FIELDS = "clocks.sm,power.draw,temperature.gpu,memory.used,clocks_event_reasons.active"
 QUERY_COMMAND = f"nvidia-smi --query-gpu={_FIELDS} --format=csv,noheader,nounits"
+FAMILY_COMMAND = "ps -eo pid=,ppid="
 PROCESS_COMMAND = "nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader"
 
 # Bits of the NVML clock event reasons; the first two are not a throttle that hurts a measurement.
@@ -56,3 +58,30 @@ def parse_sample(query: str, processes: str, own_pids: Collection[int]) -> HostS
         throttle_reasons=tuple(sorted(reasons)),
         foreign_processes=tuple(foreign),
     )
+
+
+def family(listing: str, roots: Iterable[int]) -> set[int]:
+    """The processes `roots` and all their descendants, from the output of FAMILY_COMMAND: a server's workers hold the GPU."""
+    children: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        if match := re.fullmatch(r"\s*(\d+)\s+(\d+)\s*", line):
+            children.setdefault(int(match[2]), []).append(int(match[1]))
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, [])
+    return found
+
+
+def read_sample(run: Callable[[str], str | None], roots: Iterable[int]) -> HostSample | None:
+    """A sample of the host on which `run` runs a command (None: it failed); None where there is no nvidia-smi.
+
+    roots: main processes of the servers under test.
+    """
+    figures = run(QUERY_COMMAND)
+    if figures is None:
+        return None
+    return parse_sample(figures, run(PROCESS_COMMAND) or "", family(run(FAMILY_COMMAND) or "", roots))

@@ -64,10 +64,9 @@ async def open_loop(
 def collector_at_rest() -> Iterator[None]:
     """No garbage collection inside: one of a few 100,000 recorded deliveries stops every stream for tens of milliseconds.
 
-    What a load leaves in cycles is little, and is collected at the end.
+    What a load leaves in cycles is little, and is collected afterwards.
     """
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

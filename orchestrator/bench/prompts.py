@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.errors import UsageError
 from orchestrator.openai.client import Client
+from orchestrator.release.wheels import engine_folder
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ def load_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
             raise UsageError(f"{path} uses the id {prompt.id!r} twice; ids must be unique.")
         seen.add(prompt.id)
     return prompts[:limit]
+
+
+def shipped_sets() -> list[Path]:
+    """The project's own prompt sets."""
+    return sorted((engine_folder() / "models" / "prompts").glob("*.jsonl"))
 
 
 def load_prompt_sets(paths: Sequence[Path], limit_each: int | None = None) -> list[Prompt]:

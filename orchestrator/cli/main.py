@@ -37,6 +37,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "releases": ("rollback", "releases", "Releases on a host: current, known-good, since when."),
     "smoke": ("measure", "smoke", "OpenAI smoke tests against a host or a URL."),
     "bench": ("measure", "bench", "Paired budget sweep with a verdict."),
+    "load": ("load", "load", "Latency and throughput of a server under a ladder of loads."),
+    "report": ("report", "report", "The report of a run; comparison with another run or imported results."),
     "note": ("todo", "note", "Record a decision, risk or assumption."),
     "todo": ("todo", "todo", "The graph as plain to-dos."),
     "roadmap": ("roadmap", "roadmap", "Regenerate the roadmap from the store."),

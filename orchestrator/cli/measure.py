@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from orchestrator import operations
+from orchestrator.cli.by_url import run_by_url
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.cli.oracle import run_oracle
 from orchestrator.cli.place import read_settings, workplace
@@ -77,6 +78,11 @@ def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
 @click.option(
     "--device", metavar="NAME", help="With --oracle: cpu, cuda or cuda:N; default: a GPU with room, else cpu."
 )
+@click.option("--linear-url", metavar="URL", help="Measure two servers that run already: the linear DFLASH one,")
+@click.option("--tree-url", metavar="URL", help="and the DDTREE one. No inventory, nothing is started or stored.")
+@click.option("--control-token", metavar="REF", help="With --tree-url: its SGLANG_DDTREE_CONTROL_TOKEN (env:NAME, …).")
+@click.option("--api-key", metavar="REF", help="With --tree-url: key of both servers (env:NAME, file:PATH, cmd:…).")
+@click.option("--out", metavar="DIR", help="With --tree-url: folder of rows and report; one that exists is continued.")
 @click.option("--yes", is_flag=True, help="Do not ask before side engines are started.")
 @command_options
 def bench(
@@ -86,9 +92,19 @@ def bench(
     oracle: bool,
     prompts: str | None,
     device: str | None,
+    linear_url: str | None,
+    tree_url: str | None,
+    control_token: str | None,
+    api_key: str | None,
+    out: str | None,
     yes: bool,
     **given: Any,
 ) -> int:
+    by_url = {"control_token": control_token, "api_key": api_key, "out": out}
+    if linear_url and tree_url:
+        return run_by_url(cli, linear_url, tree_url, {**read_settings(settings), **given, **by_url, "prompts": prompts})
+    if linear_url or tree_url or any(by_url.values()):
+        raise UsageError("--linear-url and --tree-url belong together; --control-token, --api-key and --out to them.")
     values = read_settings(settings) | {name: str(value) for name, value in given.items() if value is not None}
     config = cli.host(host)
     if oracle:

@@ -13,7 +13,7 @@ from orchestrator.bench.load import LoadResult
 from orchestrator.bench.result import SweepResult
 from orchestrator.bench.watch import Change
 from orchestrator.openai.smoke import CheckResult
-from orchestrator.report.plots import Plot, sweep_plots, throughput_latency
+from orchestrator.report.plots import Plot, points_of_ladder, sweep_plots, throughput_latency
 from orchestrator.report.sglang_results import ServingResult
 
 
@@ -72,7 +72,7 @@ def plots_of(report: RunReport) -> list[Plot]:
         verdict = report.sweep.verdict
         plots += sweep_plots(report.sweep.rows, report.sweep.arms, verdict.margin, verdict.budget)
     if report.loads:
-        plots.append(throughput_latency(report.loads))
+        plots.append(throughput_latency({name: points_of_ladder(found) for name, found in report.loads.items()}))
     return [*plots, *report.extra_plots]
 
 

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from orchestrator.bench.load import LoadResult
-from orchestrator.bench.rows import LINEAR, Row
+from orchestrator.bench.rows import LINEAR, TREE, Row
+from orchestrator.bench.stats import median
 from orchestrator.bench.summary import ArmSummary
 
 # Okabe and Ito's palette; every series also has its own marker and line style.
@@ -178,27 +179,66 @@ def latency_distribution(rows: Sequence[Row], budget: int, concurrency: int = 1)
     return _render(f"latency-{budget}", "Time between tokens", alt, draw)
 
 
-def throughput_latency(series: Mapping[str, Sequence[LoadResult]]) -> Plot:
+@dataclass(frozen=True)
+class LoadPoint:
+    """One server under one load: the load's label, output tokens/s in all, median time between tokens in ms."""
+
+    load: str
+    tok_s: float
+    itl_ms: float
+
+
+def points_of_ladder(results: Sequence[LoadResult]) -> list[LoadPoint]:
+    """The levels of a load ladder in which at least one request came to its second token."""
+    return [
+        LoadPoint(
+            str(r.level.concurrency) if r.level.rate_per_s is None else f"{r.level.rate_per_s:g}/s",
+            r.summary.tok_s,
+            r.summary.itl.p50 * 1e3,
+        )
+        for r in results
+        if r.summary.itl.p50
+    ]
+
+
+def points_of_rows(rows: Sequence[Row]) -> dict[str, list[LoadPoint]]:
+    """Arm -> its valid rows by load; only arms measured at two loads or more make a curve."""
+    found: dict[str, dict[int, list[Row]]] = {}
+    for row in rows:
+        if row.valid:
+            name = LINEAR if row.arm == LINEAR else f"{row.arm} {row.budget}"
+            found.setdefault(name, {}).setdefault(row.concurrency, []).append(row)
+    curves = {
+        name: [point for load in sorted(loads) if (point := _point(load, loads[load]))]
+        for name, loads in sorted(found.items(), key=lambda item: (item[0] != LINEAR, len(item[0]), item[0]))
+    }
+    return {name: points for name, points in curves.items() if len(points) > 1}
+
+
+def _point(load: int, rows: Sequence[Row]) -> LoadPoint | None:
+    times = [r.itl_s * 1e3 for row in rows for r in row.requests if r.itl_s]
+    return LoadPoint(str(load), median([row.tok_s for row in rows]), median(times)) if times else None
+
+
+def throughput_latency(series: Mapping[str, Sequence[LoadPoint]]) -> Plot:
     """Total throughput against median time between tokens, one line per server, points labelled with the load."""
 
     def draw(axes: Axes) -> None:
-        for (name, results), (colour, marker, line) in zip(series.items(), SERIES, strict=False):
-            known = [(r.summary.itl.p50 * 1e3, r.summary.tok_s, r.level) for r in results if r.summary.itl.p50]
-            if not known:
-                continue
-            axes.plot(
-                [k[0] for k in known], [k[1] for k in known], color=colour, marker=marker, linestyle=line, label=name
-            )
-            for px, py, level in known:
-                text = str(level.concurrency) if level.rate_per_s is None else f"{level.rate_per_s:g}/s"
-                axes.annotate(text, (px, py), textcoords="offset points", xytext=(6, -11), color=colour, fontsize=9)
+        for k, (name, points) in enumerate(series.items()):
+            colour, marker, line = SERIES[k % len(SERIES)]
+            x, y = [p.itl_ms for p in points], [p.tok_s for p in points]
+            axes.plot(x, y, color=colour, marker=marker, linestyle=line, label=name)
+            for point in points:
+                at = (point.itl_ms, point.tok_s)
+                axes.annotate(point.load, at, textcoords="offset points", xytext=(6, -11), color=colour, fontsize=9)
         axes.set_xlabel("median time between output tokens (ms)")
         axes.set_ylabel("total throughput (output tokens/s)")
         axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize=9, title="labels: requests at once", title_fontsize=9)
+        axes.margins(x=0.08)
+        axes.legend(frameon=False, fontsize=9, title="labels: requests at once, or per second", title_fontsize=9)
 
     alt = "; ".join(
-        f"{name}: {', '.join(f'{r.summary.tok_s:.0f}' for r in results)} tokens/s" for name, results in series.items()
+        f"{name}: {', '.join(f'{p.tok_s:.0f} tokens/s at {p.load}' for p in points)}" for name, points in series.items()
     )
     return _render("throughput-latency", "Throughput against latency", alt, draw)
 
@@ -242,8 +282,17 @@ def sweep_plots(rows: Sequence[Row], arms: Sequence[ArmSummary], margin: float, 
     if budget is not None:
         load = min(a.concurrency for a in arms if a.budget == budget)
         plots.append(latency_distribution(rows, budget, load))
+    if curves := points_of_rows(rows):
+        plots.append(throughput_latency(_main_curves(curves, budget)))
     stages = stages_by_budget(rows)
     return [*plots, stage_times(stages)] if stages else plots
+
+
+def _main_curves(curves: Mapping[str, Sequence[LoadPoint]], budget: int | None) -> dict[str, Sequence[LoadPoint]]:
+    """Linear, the budget of the verdict and others, as many as there are distinct line styles."""
+    first = (LINEAR, f"{TREE} {budget}")
+    names = sorted(curves, key=lambda name: name not in first)[: len(SERIES)]
+    return {name: points for name, points in curves.items() if name in names}
 
 
 def stages_by_budget(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

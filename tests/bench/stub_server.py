@@ -23,8 +23,8 @@ class Script:
     """How the stub behaves. prefill_s, step_s: time before the first token, and per verify step.
 
     accept: tokens that the verify steps deliver, in turn. split: bytes per write (0 = an event per write).
-    chain: what the plugin's metrics
-    say of the spine (0 = no plugin). fault: see `Stub`; may be changed while the server runs.
+    chain: what the plugin's metrics say of the spine (0 = no plugin). algorithm, nodes: what the server says of itself.
+    token: of the width switch ("" = no switch). fault: see `Stub`; may be changed while the server runs.
     """
 
     prefill_s: float = 0.0
@@ -41,6 +41,9 @@ class Script:
     chat_template: bool = True
     cached_share: float = 0.0
     chain: float = 0.0
+    algorithm: str = ""
+    nodes: int = 0
+    token: str = ""
 
 
 def output_ids(prompt: str, n: int, salt: str = "") -> list[int]:
@@ -72,6 +75,7 @@ class Stub:
     verify_steps: int = 0
     running: int = 0
     flushes: int = 0
+    widths: list[Any] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -102,6 +106,12 @@ class Stub:
         if method == "GET":
             self._get(writer, path)
             return True
+        if path == "/ddtree/width" and self.script.token:
+            allowed = headers.get("x-ddtree-token") == self.script.token
+            self.widths += [json.loads(raw)["width"]] if allowed else []
+            state = {"width": str(self.widths[-1]), "widths": ["chain", "15", "32"]} if allowed else {"error": "token"}
+            self._send(writer, 200 if allowed else 401, state)
+            return True
         return await self._post(writer, path, raw)
 
     def _send(self, writer: asyncio.StreamWriter, status: int, body: Any) -> None:
@@ -129,6 +139,8 @@ class Stub:
             "device": self.script.device,
             "cuda_graph_config": {"decode": {"backend": "full" if self.script.graphs else "disabled"}},
             "internal_states": [{}],
+            "speculative_algorithm": self.script.algorithm,
+            "speculative_num_draft_tokens": self.script.nodes + 1,
         }
 
     def _metrics(self) -> str:

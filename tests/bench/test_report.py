@@ -25,7 +25,7 @@ from orchestrator.openai.records import Completion, Delivery
 from orchestrator.openai.smoke import CheckResult
 from orchestrator.report.export import arms_csv, rows_csv, sweep_json
 from orchestrator.report.html import RunReport, TaskLine, plots_of, render_report
-from orchestrator.report.plots import stage_times
+from orchestrator.report.plots import points_of_rows, stage_times, sweep_plots
 from orchestrator.report.sglang_results import read_serving_results
 from tests.bench.rowkit import pair_rows
 
@@ -122,6 +122,19 @@ def test_plots_are_pictures_with_words_and_repeat_exactly() -> None:
         assert plot.alt
         assert plot.svg == again.svg
     assert "budget 64 at load 1: 1.400" in first[0].alt
+
+
+def test_a_sweep_at_several_loads_makes_a_throughput_latency_curve() -> None:
+    rows = pair_rows([1.2] * 4) + [replace(r, wall_s=r.wall_s / 3) for r in pair_rows([1.1] * 4, concurrency=4)]
+    curves = points_of_rows([*rows, *pair_rows([1.3] * 4, budget=64)])
+    assert {name: [(p.load, round(p.tok_s)) for p in points] for name, points in curves.items()} == {
+        "linear": [("1", 100), ("4", 300)],
+        "tree 15": [("1", 120), ("4", 330)],
+    }
+    pairs = pairs_of(rows)
+    arms = [summarise_arm([p for p in pairs if p.tree.concurrency == c], 0.02, 1) for c in (1, 4)]
+    assert "throughput-latency" in [plot.name for plot in sweep_plots(rows, arms, 0.02, 15)]
+    assert points_of_rows(sweep().rows) == {}
 
 
 def test_a_sweep_without_valid_pairs_has_no_plots() -> None:

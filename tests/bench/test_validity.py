@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.bench.gpu import parse_sample
+from orchestrator.bench.gpu import FAMILY_COMMAND, PROCESS_COMMAND, QUERY_COMMAND, family, parse_sample, read_sample
 from orchestrator.bench.rows import HostSample, ids_hash, loop_share, row_from_json
 from orchestrator.bench.validity import RULES, judge
 from tests.bench.rowkit import row
@@ -120,3 +120,17 @@ def test_a_machine_without_gpu_gives_an_empty_sample() -> None:
     assert parse_sample("", "", ()) == HostSample()
     unknown = parse_sample("[N/A], [N/A], 50, [N/A], [N/A]\n", "No running processes found", ())
     assert unknown == HostSample(temperature_c=50)
+
+
+def test_workers_of_a_server_under_test_are_not_foreign() -> None:
+    listing = "    1       0\n  100       1\n  150     100\n  160     150\n  200       1\n"
+    assert family(listing, [100]) == {100, 150, 160}
+    answers = {
+        QUERY_COMMAND: "1980, 400, 60, 70000, 0x0\n",
+        PROCESS_COMMAND: "160, sglang::scheduler\n200, trainer\n",
+        FAMILY_COMMAND: listing,
+    }
+    sample = read_sample(answers.get, [100])
+    assert sample is not None
+    assert sample.foreign_processes == ("trainer (pid 200)",)
+    assert read_sample({}.get, [100]) is None

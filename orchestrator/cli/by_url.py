@@ -1,0 +1,101 @@
+"""`orchestrate bench --linear-url URL --tree-url URL`: the paired sweep on servers that run already."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.bench.by_url import RowFile, Servers, Switch, check_algorithms
+from orchestrator.bench.paired import run_paired_sweep
+from orchestrator.bench.prompts import load_prompt_sets, load_prompts, shipped_sets
+from orchestrator.bench.result import SweepResult
+from orchestrator.bench.rows import Row
+from orchestrator.bench.verdict import Decision
+from orchestrator.cli.context import Cli
+from orchestrator.cli.summary import verdict_sentence
+from orchestrator.cli.sweep import print_sweep
+from orchestrator.errors import ExitCode, UsageError
+from orchestrator.hosts import secrets
+
+DEFAULTS: dict[str, Any] = {
+    "budgets": "15,16,22,32,64,128,256,512,1024", "pairs": 10, "max_tokens": 512, "group_size": 4, "margin": 0.02,
+    "loads": "1",
+}  # fmt: skip
+CODES = {Decision.ADOPT: ExitCode.DONE, Decision.INVALID: ExitCode.BENCH_INVALID}
+
+
+def run_by_url(cli: Cli, linear: str, tree: str, given: dict[str, Any]) -> int:
+    """Measure, write rows, result and report into a folder, and return the exit code of the verdict."""
+    values = DEFAULTS | {name: value for name, value in given.items() if value is not None}
+    unknown = sorted(values.keys() - {*DEFAULTS, "prompts", "api_key", "control_token", "out"})
+    if unknown:
+        raise UsageError(f"{unknown[0]} does not apply to servers given by address; these do: {', '.join(DEFAULTS)}.")
+    budgets, loads = numbers("--budgets", values["budgets"]), numbers("--loads", values["loads"])
+    prompts = load_prompts(Path(values["prompts"])) if values.get("prompts") else load_prompt_sets(shipped_sets())
+    servers = Servers(linear, tree, key_of(values.get("api_key"), "--api-key"), switch=_switch(tree, values))
+    check_algorithms(servers, budgets)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    folder = Path(values.get("out") or cli.home / ".run" / "reports" / f"bench-{stamp}")
+    kept = RowFile(folder)
+
+    def on_row(row: Row) -> None:
+        kept.append(row)
+        why = "; ".join(finding.reason for finding in row.findings)
+        cli.out.note(
+            f"  {row.arm:<6} B={row.budget:<4} {row.concurrency} at once, pair {row.pair}: {row.tok_s:8.1f} tok/s, "
+            f"{row.counts.tokens_per_step or 0:.2f} tokens per step{' invalid: ' + why if why else ''}"
+        )
+
+    result = run_paired_sweep(
+        servers.open_linear, servers.open_tree, budgets, prompts, pairs=int(values["pairs"]),
+        max_tokens=int(values["max_tokens"]), margin=float(values["margin"]), on_row=on_row, concurrencies=loads,
+        group_size=int(values["group_size"]), done_rows=kept.read(),
+    )  # fmt: skip
+    return _end(cli, result, folder, servers)
+
+
+def _end(cli: Cli, result: SweepResult, folder: Path, servers: Servers) -> int:
+    from orchestrator.report.html import RunReport
+    from orchestrator.report.run_report import write_report
+
+    verdict = result.verdict.to_json()
+    facts = {"linear": servers.linear, "tree": servers.tree}
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    files = write_report(RunReport("Paired sweep of two servers", folder.name, made, facts, sweep=result), folder)
+    arms = [arm.to_json() for arm in result.arms]
+    print_sweep(cli.out, arms)
+    cli.out.line(f"verdict  {verdict_sentence(verdict)}")
+    cli.out.line(f"report   {files[0]}")
+    code = CODES.get(result.verdict.decision, ExitCode.NOT_ADOPTED)
+    error = result.verdict.reason if code is ExitCode.BENCH_INVALID else None
+    rows = [row.to_json() for row in result.rows]
+    cli.out.document(
+        code, {"run_id": None, "arms": arms, "rows": rows, "verdict": verdict, "run_report": str(files[0])}, error
+    )
+    if error:
+        cli.out.error(error)
+    return code
+
+
+def _switch(tree: str, values: dict[str, Any]) -> Switch | None:
+    token = key_of(values.get("control_token"), "--control-token")
+    if token is None:
+        return None
+    from orchestrator.bench.width_switch import WidthSwitch
+
+    switch = WidthSwitch(tree, token)
+    return lambda budget: switch.set(budget)
+
+
+def key_of(reference: str | None, option: str) -> str | None:
+    """The value behind a reference (env:, file:, cmd:); None without one."""
+    return secrets.resolve(reference, what=option) if reference else None
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """`1,4,16` as ascending whole numbers from 1 on; UsageError names the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"{option} {text}: give whole numbers from 1 on, separated by commas.")
+    return sorted({int(part) for part in parts})
