@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
-from . import compat
+from . import compat, preflight
 from .config import DDTreeConfig
 
+logger = logging.getLogger(__name__)
+TRACK_STEP = 256  # a multiple of every page and chunk size in use
 CPU_BACKENDS = ("intel_amx",)
 GPU_BACKENDS = ("fa3", "triton")
 GPU_VERSIONS = ("0.5.16",)
@@ -93,7 +96,7 @@ def resolve_args(args: Any) -> None:
             "The draft's config.json has no block_size: pass --speculative-dflash-block-size with the drafter's block."
         )
     width = args.speculative_num_draft_tokens or 2 * int(block)
-    DDTreeConfig.read(int(block), int(width))
+    config = DDTreeConfig.read(int(block), int(width))
     args.speculative_dflash_block_size = int(block)
     args.speculative_num_draft_tokens = int(width)
     args.speculative_num_steps = 1
@@ -106,6 +109,12 @@ def resolve_args(args: Any) -> None:
     args.speculative_eagle_topk = 1
     if args.max_running_requests is None:
         args.max_running_requests = GPU_DEFAULT_REQUESTS
+    if args.mamba_track_interval < int(width):
+        # SGLang wants the states it keeps for the prefix cache further apart than one step can reach.
+        args.mamba_track_interval = -(-int(width) // TRACK_STEP) * TRACK_STEP
+        logger.info("DDTREE: --mamba-track-interval raised to %d for %d rows", args.mamba_track_interval, width)
+    if sentence := preflight.check(args, config):
+        raise ValueError(sentence)
 
 
 class DDTreeSpecAlgo(CustomSpecAlgo):

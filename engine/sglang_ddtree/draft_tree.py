@@ -51,3 +51,5 @@ class TreeSampler:
             scratch=self.tree.scratch,
         )
         ancestor_bits(tables, out=self.tree.bits[:bs])
+        # Requests that only pad a graph have no prefix.
+        self.tree.counters[-1] += ((tables.count == 1) & (self.tree.prefix[:bs] > 0)).sum()

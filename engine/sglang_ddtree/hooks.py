@@ -62,8 +62,20 @@ HOOKS = (
         ("self", "batch", "target_worker"), "builds the verify batch",
     ),
     Hook(
-        "sglang.srt.speculative.dflash_utils:apply_dflash_verify_logits_adjustments", "call",
-        ("next_token_logits", "sampling_info", "draft_token_num"), "penalties and logit bias",
+        "sglang.srt.layers.sampler:apply_custom_logit_processor", "call",
+        ("logits", "sampling_batch_info", "num_tokens_in_batch"), "custom logit processors of requests",
+    ),
+    Hook(
+        "sglang.srt.speculative.spec_utils:GrammarTree.from_device", "call",
+        ("retrieve_next_token", "retrieve_next_sibling", "draft_token"), "grammars see the tree",
+    ),
+    Hook(
+        "sglang.srt.speculative.spec_utils:build_grammar_vocab_mask", "call",
+        ("reqs", "tree", "sampling_info", "device", "barrier"), "what grammars allow after every row",
+    ),
+    Hook(
+        "sglang.srt.layers.logprob_processor:compute_spec_logprobs", "call",
+        ("batch", "logits_output", "predict", "accept_index"), "log-probabilities of the accepted tokens",
     ),
     Hook(
         "sglang.kernels.ops.speculative.cache_locs:assign_extend_cache_locs_func", "call",
@@ -115,6 +127,14 @@ GPU_HOOKS = (
         "sglang.srt.layers.radix_linear_attention:RadixLinearAttention.__init__", "call",
         ("layer_id", "num_q_heads", "num_k_heads", "num_v_heads", "head_q_dim", "head_k_dim", "head_v_dim", "conv_weights",
          "bias", "activation", "A_log", "dt_bias"), "shapes and weights of the recurrent layers",
+    ),
+    Hook(
+        "sglang.srt.layers.sampler:sampling_from_probs_torch", "call", ("probs", "sampling_seed", "positions"),
+        "seeded sampling",
+    ),
+    Hook(
+        "sglang.srt.layers.sampler:top_k_top_p_min_p_sampling_from_probs_torch", "call",
+        ("probs", "top_ks", "top_ps", "min_ps", "need_min_p_sampling", "sampling_seed", "positions"), "seeded sampling",
     ),
     Hook("sglang.srt.mem_cache.memory_pool:KVWriteLoc", "call", (), "K and V of the verify rows go to the pool"),
     Hook(

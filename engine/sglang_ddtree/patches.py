@@ -91,13 +91,13 @@ def drop_state_reserve() -> None:
 
 def request_refusal(req: Any) -> str | None:
     """One sentence where DDTREE can't serve a request, None where it can."""
-    sampling = req.sampling_params
-    if any(getattr(sampling, name, None) for name in ("json_schema", "regex", "ebnf", "structural_tag")):
-        return "DDTREE does not support grammar-constrained output yet: drop the schema or use DFLASH."
-    if req.return_logprob:
-        return "DDTREE does not return log-probabilities yet: drop return_logprob or use DFLASH."
     if req.return_hidden_states:
         return "DDTREE does not return hidden states: drop return_hidden_states."
+    if req.sampling_params.min_p > 0 and compat.line().seeded():
+        # SGLang's sampler has no seeded min-p and would end the server.
+        return "DDTREE can't combine min_p with seeds (--enable-deterministic-inference): drop min_p."
+    if getattr(req, "return_sampling_mask", False):
+        return "DDTREE does not return sampling masks: drop return_sampling_mask or use DFLASH."
     return None
 
 

@@ -32,7 +32,8 @@ class StaticTree:
         self.prefix = torch.zeros((max_bs,), dtype=torch.int64, device=device)
         self.first_rows = torch.arange(max_bs, device=device)[:, None] * width  # flat row of each request's root
         self.scratch = torch.empty((5 * max_bs * width,), dtype=torch.int32, device=device)
-        self.counters = torch.zeros((5 + max_depth + 1,), dtype=torch.int64, device=device)
+        # The walk's counters, and last the trees without a node, which a draft of NaN gives.
+        self.counters = torch.zeros((5 + max_depth + 2,), dtype=torch.int64, device=device)
         self._views: dict[int, TreeTables] = {}
         self._outputs = [self._walk_output(device) for _ in range(2)]
         self._turn = 0

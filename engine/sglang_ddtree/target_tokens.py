@@ -10,12 +10,15 @@ from typing import Any
 import torch
 
 
-def target_tokens(logits: torch.Tensor, sampling: Any, width: int) -> torch.Tensor:
-    """logits [bs*T, V], sampling = SGLang's SamplingBatchInfo (or None) -> [bs, T] int64."""
+def target_tokens(logits: torch.Tensor, sampling: Any, width: int, positions: torch.Tensor) -> torch.Tensor:
+    """logits [bs*T, V], sampling = SGLang's SamplingBatchInfo (or None), positions [bs, T] of the rows -> [bs, T] int64."""
     greedy = torch.argmax(logits, dim=-1)
     if sampling is None or sampling.is_all_greedy:
         return greedy.view(-1, width)
-    sampled = sample_rows(logits, sampling, width)
+    if sampling.sampling_seed is not None:
+        sampled = seeded_rows(logits, sampling, width, positions)
+    else:
+        sampled = sample_rows(logits, sampling, width)
     per_row = (sampling.top_ks <= 1).repeat_interleave(width)
     return torch.where(per_row, greedy, sampled).view(-1, width)
 
@@ -29,6 +32,24 @@ def sample_rows(logits: torch.Tensor, sampling: Any, width: int) -> torch.Tensor
     # Gumbel-max: the arg-max of log p + Gumbel noise is a sample of p.
     noise = torch.empty_like(scaled).exponential_().clamp_(min=1e-30).log_().neg_()
     return torch.argmax(scaled + noise, dim=-1)
+
+
+def seeded_rows(logits: torch.Tensor, sampling: Any, width: int, positions: torch.Tensor) -> torch.Tensor:
+    """SGLang's own seeded sampling (with --enable-deterministic-inference), which hashes seed and position: a row draws
+    what decoding token by token would draw at its place.  [bs*T] int64."""
+    from sglang.srt.layers.sampler import sampling_from_probs_torch, top_k_top_p_min_p_sampling_from_probs_torch
+
+    def rows(values: torch.Tensor) -> torch.Tensor:
+        return values.view(-1).repeat_interleave(width)
+
+    seeds, places = rows(sampling.sampling_seed), positions.reshape(-1)
+    probs = torch.softmax(logits / rows(sampling.temperatures)[:, None], dim=-1)
+    if not (sampling.need_top_k_sampling or sampling.need_top_p_sampling):
+        return sampling_from_probs_torch(probs, sampling_seed=seeds, positions=places).long()
+    chosen = top_k_top_p_min_p_sampling_from_probs_torch(
+        probs, rows(sampling.top_ks), rows(sampling.top_ps), rows(sampling.min_ps), False, seeds, places
+    )
+    return chosen.long()
 
 
 def _filtered(scaled: torch.Tensor, sampling: Any, width: int) -> torch.Tensor:

@@ -13,7 +13,6 @@ import torch
 from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_func
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
-from sglang.srt.speculative.dflash_utils import apply_dflash_verify_logits_adjustments
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -21,10 +20,12 @@ from . import compat, ops
 from .config import DDTreeConfig
 from .hybrid import StateFreeVerify, tracked_steps
 from .metrics import Metrics, PrometheusExport, Trace
+from .row_logits import RowLogits
 from .tables import TreeTables
 from .verify_input import DDTreeVerifyInput
 
 logger = logging.getLogger(__name__)
+NO_TREE = "draft_nan"  # the reason under which steps are counted whose draft had nothing but NaN to offer
 
 
 class DDTreeWorker(DFlashWorkerV2):
@@ -35,6 +36,7 @@ class DDTreeWorker(DFlashWorkerV2):
         block = self.line.block_size()
         self.config = DDTreeConfig.read(block, int(self.line.spec().speculative_num_draft_tokens))
         self.metrics = Metrics()
+        self.row_logits = RowLogits(self.line)
         with self.line.draft_settings(block):
             super().__init__(self.line.draft_server_args(server_args, block), *args, **kwargs)
         self.server_args = server_args
@@ -85,10 +87,10 @@ class DDTreeWorker(DFlashWorkerV2):
         mode = batch.forward_mode
         if mode.is_extend() or batch.is_extend_in_batch or mode.is_idle() or batch.spec_info is None:
             return super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
-        return self._decode(batch, on_publish)
+        return self._decode(batch, on_publish, kwargs.get("grammar_barrier"))
 
     # -- the decode step ---------------------------------------------------------------------------------
-    def _decode(self, batch: Any, on_publish: Any) -> Any:
+    def _decode(self, batch: Any, on_publish: Any, barrier: Any = None) -> Any:
         self.metrics.start_step()
         self._note_sampling(batch)
         draft_input, prefix = batch.spec_info, batch.seq_lens
@@ -98,12 +100,17 @@ class DDTreeWorker(DFlashWorkerV2):
         hidden, head, positions = self._draft(batch, draft_input, loc, plan)
         self.metrics.stage_done("draft")
         tables = self._tree(hidden, head, draft_input.bonus_tokens.view(-1), width)
+        if empty := int((tables.count == 1).sum()):
+            self.metrics.fallbacks[NO_TREE] += empty
         self.metrics.stage_done("tree")
+        self.row_logits.begin(batch, tables)
         output = self._verify(batch, draft_input, tables, loc, plan)
-        logits = self._target_logits(batch, output.logits_output, width)
+        logits = self.line.full_logits(self, output.logits_output)
+        self.row_logits.adjust(logits, batch, tables, barrier)
         self.metrics.stage_done("verify")
         target_tok = torch.argmax(logits, dim=-1).view(len(prefix), width)
         path, commit_lens, bonus, out_tokens = ops.walk(target_tok, tables)
+        self.row_logits.note(batch, output.logits_output, target_tok, (path, commit_lens, out_tokens))
         new_seq_lens = prefix + commit_lens.to(prefix.dtype)
         if on_publish is not None:
             on_publish(new_seq_lens)
@@ -213,15 +220,6 @@ class DDTreeWorker(DFlashWorkerV2):
         return self.target_worker.forward_batch_generation(
             batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
         )
-
-    def _target_logits(self, batch: Any, logits_output: Any, width: int) -> torch.Tensor:
-        """Target logits [bs * T, V] with the requests' penalties and biases applied."""
-        logits = self.line.full_logits(self, logits_output)
-        if batch.sampling_info is not None:
-            apply_dflash_verify_logits_adjustments(
-                next_token_logits=logits, sampling_info=batch.sampling_info, draft_token_num=width
-            )
-        return logits
 
     def _kv_buffers(self) -> list[torch.Tensor]:
         pool = self.model_runner.token_to_kv_pool

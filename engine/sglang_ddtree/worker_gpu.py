@@ -20,7 +20,7 @@ from .kernels.walk import walk
 from .static_tree import StaticTree
 from .target_tokens import target_tokens
 from .verify_attention import TreeVerifyAttention, refusal
-from .worker import DDTreeWorker
+from .worker import NO_TREE, DDTreeWorker
 
 logger = logging.getLogger(__name__)
 COUNTERS_EVERY = 64
@@ -72,7 +72,7 @@ class GraphDDTreeWorker(DDTreeWorker):
     def _maybe_build_draft_sampler(self) -> Any:
         return self._sampler
 
-    def _decode(self, batch: Any, on_publish: Any) -> Any:
+    def _decode(self, batch: Any, on_publish: Any, barrier: Any = None) -> Any:
         self.metrics.start_step()
         batch.seq_lens.record_stream(torch.cuda.current_stream())
         draft_input, prefix = batch.spec_info, batch.seq_lens
@@ -85,10 +85,12 @@ class GraphDDTreeWorker(DDTreeWorker):
         tables.tok[:, 0].copy_(draft_input.bonus_tokens.view(-1))
         torch.add(prefix[:, None], tables.dep, out=self.tree.positions[:bs])
         self.metrics.stage_done("draft")
+        self.row_logits.begin(batch, tables)
         output = self._run_verify(batch, draft_input, loc)
-        logits = self._target_logits(batch, output.logits_output, width)
+        logits = self.line.full_logits(self, output.logits_output)
+        self.row_logits.adjust(logits, batch, tables, barrier)
         self.metrics.stage_done("verify")
-        chosen = target_tokens(logits, batch.sampling_info, width)
+        chosen = target_tokens(logits, batch.sampling_info, width, self.tree.positions[:bs])
         result = self.tree.next_output(bs)
         walk(
             chosen, tables, out=(result.path, result.commit_lens, result.bonus, result.out_tokens),
@@ -96,6 +98,7 @@ class GraphDDTreeWorker(DDTreeWorker):
         )  # fmt: skip
         if on_publish is not None:
             on_publish(result.new_lens)
+        self.row_logits.note(batch, output.logits_output, chosen, (result.path, result.commit_lens, result.out_tokens))
         self._commit(batch, prefix, result, loc)
         self._inject(output.logits_output, positions, loc_block, result)
         self.metrics.stage_done("commit")
@@ -222,6 +225,8 @@ class GraphDDTreeWorker(DDTreeWorker):
         metrics = self.metrics
         metrics.steps, metrics.tokens, metrics.chain_tokens, metrics.nodes, metrics.truncated = sums[:5]
         metrics.depth_hits.clear()
-        metrics.depth_hits.update({depth: n for depth, n in enumerate(sums[5:]) if n})
+        metrics.depth_hits.update({depth: n for depth, n in enumerate(sums[5:-1]) if n})
+        if sums[-1]:
+            metrics.fallbacks[NO_TREE] = sums[-1]
         if self._prometheus is not None:
             self._prometheus.publish(metrics)

@@ -11,7 +11,6 @@ from sglang_ddtree import compat, hooks
 from sglang_ddtree.__main__ import main
 from sglang_ddtree.algo import refusals, resolve_args
 from sglang_ddtree.config import DDTreeConfig
-from sglang_ddtree.patches import request_refusal
 
 
 def arguments(**changes: Any) -> SimpleNamespace:
@@ -102,33 +101,6 @@ def test_defaults_of_the_knobs():
     assert DDTreeConfig.read(16, 16, {}).topk == 15
     config = DDTreeConfig.read(16, 65, {"SGLANG_DDTREE_SPINE": "8", "SGLANG_DDTREE_OFF_SPINE": "0.5"})
     assert (config.topk, config.nodes, config.spine_depth, config.off_spine_penalty) == (32, 64, 8, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"json_schema": "{}"}, "grammar"),
-        ({"regex": "a+"}, "grammar"),
-        ({"return_logprob": True}, "log-probabilities"),
-        ({"return_hidden_states": True}, "hidden states"),
-        ({}, None),
-    ],
-)
-def test_requests_only_linear_dflash_can_serve(fields, words):
-    sampling = SimpleNamespace(json_schema=None, regex=None, ebnf=None, structural_tag=None)
-    request = SimpleNamespace(sampling_params=sampling, return_logprob=False, return_hidden_states=False)
-    for name, value in fields.items():
-        setattr(sampling if hasattr(sampling, name) else request, name, value)
-    sentence = request_refusal(request)
-    assert sentence is None if words is None else words in str(sentence)
-
-
-def test_running_engine_answers_a_refused_request(dense, engine):
-    running = engine.start(dense, "DDTREE", 15)
-    request = running.add(dense.prompts[0], 8, return_logprob=True)
-    from sglang.srt.managers import scheduler
-
-    assert "log-probabilities" in str(scheduler.validate_dflash_request(request, False))
 
 
 def test_sampling_falls_back_to_greedy_and_is_counted(dense, engine):

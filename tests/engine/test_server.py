@@ -206,11 +206,30 @@ def test_openai_client_is_served(server):
     assert answer["usage"]["completion_tokens"] > 0
 
 
+def test_a_json_schema_is_served(server):
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "Say ok."}],
+        "max_tokens": 60,
+        "temperature": 0,
+    }
+    status, answer = server.post("/v1/chat/completions", {**body, "response_format": form})
+    assert status == 200, answer
+    assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"ok"}
+
+
 def test_unsupported_requests_get_the_reason(server):
-    body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True}
+    body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 4}, "return_hidden_states": True}
     status, text = server.post("/generate", body)
     assert status == 400
-    assert "log-probabilities" in text
+    assert "hidden states" in text
 
 
 def test_a_refused_argument_stops_the_start_with_one_sentence(installed_python, hybrid, tmp_path):

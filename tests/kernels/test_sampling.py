@@ -9,6 +9,7 @@ import torch
 from sglang_ddtree.target_tokens import target_tokens
 
 V, ROWS = 8, 4000
+NOWHERE = torch.zeros(0, dtype=torch.int64)  # positions matter to seeded requests only
 
 
 def sampling(temperature: float, top_k: int = 1 << 30, top_p: float = 1.0, min_p: float = 0.0) -> SimpleNamespace:
@@ -16,6 +17,7 @@ def sampling(temperature: float, top_k: int = 1 << 30, top_p: float = 1.0, min_p
         is_all_greedy=top_k == 1, temperatures=torch.tensor([[temperature]]), top_ks=torch.tensor([top_k]),
         top_ps=torch.tensor([top_p]), min_ps=torch.tensor([min_p]), need_top_k_sampling=top_k < 1 << 30,
         need_top_p_sampling=top_p < 1, need_min_p_sampling=min_p > 0,
+        sampling_seed=None,
     )  # fmt: skip
 
 
@@ -39,7 +41,7 @@ def expected(logits: torch.Tensor, temperature: float, top_k: int, top_p: float,
 def test_chi_square(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     torch.manual_seed(1)
     logits = torch.randn(V) * 1.5
-    tokens = target_tokens(logits.repeat(ROWS, 1), sampling(temperature, top_k, top_p, min_p), ROWS).view(-1)
+    tokens = target_tokens(logits.repeat(ROWS, 1), sampling(temperature, top_k, top_p, min_p), ROWS, NOWHERE).view(-1)
     want = expected(logits, temperature, top_k, top_p, min_p)
     counts = torch.bincount(tokens, minlength=V).double()
     assert not counts[want == 0].any()
@@ -54,6 +56,40 @@ def test_greedy_rows_take_the_best_token_beside_sampled_ones() -> None:
     both.top_ks = torch.tensor([1, 1 << 30])
     both.top_ps = both.min_ps = torch.ones(2)
     logits = torch.randn(2 * 50, V)
-    tokens = target_tokens(logits, both, 50)
+    tokens = target_tokens(logits, both, 50, NOWHERE)
     assert torch.equal(tokens[0], logits[:50].argmax(-1))
     assert not torch.equal(tokens[1], logits[50:].argmax(-1))
+
+
+@pytest.mark.parametrize("top_k", [1 << 30, 3])
+def test_a_seeded_row_draws_what_sglang_draws_at_its_position(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.layers import sampler
+    from sglang.srt.layers.sampler import sampling_from_probs_torch, top_k_top_p_min_p_sampling_from_probs_torch
+
+    def drawn(logprobs: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        column = torch.arange(logprobs.shape[1])[None]
+        mixed = (
+            (seed.long()[:, None] * 7919 + positions[:, None] * 104729 + column * 15485863) * 2654435761 % 4294967291
+        )
+        return (logprobs - (-(mixed.double() + 0.5).div(4294967291).log()).log()).argmax(1, keepdim=True)
+
+    monkeypatch.setattr(sampler, "multinomial_with_seed", drawn)  # SGLang's own hashes with a GPU kernel
+    torch.manual_seed(3)
+    width, seeds = 6, torch.tensor([7, 11])
+    both = sampling(0.8, top_k)
+    both.temperatures, both.sampling_seed = torch.full((2, 1), 0.8), seeds
+    both.top_ks, both.top_ps, both.min_ps = torch.full((2,), top_k), torch.ones(2), torch.zeros(2)
+    logits, positions = torch.randn(2 * width, 64), torch.tensor([[4, 5, 5, 6, 6, 7], [9, 10, 10, 10, 11, 12]])
+    found = target_tokens(logits, both, width, positions)
+    for request in range(2):
+        for row in range(width):
+            probs = (logits[request * width + row] / 0.8).softmax(-1)[None]
+            seed, place = seeds[request : request + 1], positions[request, row : row + 1]
+            if top_k < 64:
+                one = torch.ones(1)
+                want = top_k_top_p_min_p_sampling_from_probs_torch(
+                    probs, torch.tensor([top_k]), one, one * 0, False, seed, place
+                )
+            else:
+                want = sampling_from_probs_torch(probs, seed, place)
+            assert int(found[request, row]) == int(want)

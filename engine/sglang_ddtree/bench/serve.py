@@ -20,6 +20,7 @@ from .report import write_result
 from .server import Server, ddtree, linear
 
 TIE_NATS = 0.1
+SIZES = (1, 2, 4, 8, 16)
 
 
 def arguments(arm: str, target: str, draft: str, backend: str) -> list[str]:
@@ -56,24 +57,36 @@ def prompts(tokenizer: str, files: list[Path], limit: int) -> list[list[int]]:
 
 def parity(reference: Server, arm: Server, asked: list[list[int]], tokens: int) -> dict[str, Any]:
     """Greedy ids of an arm against the reference's; every first difference with the reference's own gap there."""
-    same, ties, real = 0, [], []
-    lengths = []
-    for ids in asked:
-        want = reference.generate(ids, tokens)
-        got = arm.generate(ids, tokens)
-        lengths.append(got["meta_info"].get("spec_accept_length"))
-        a, b = want["output_ids"], got["output_ids"]
-        n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-        if n is None:
-            same += 1
-            continue
-        gap = _gap(reference, ids + a[:n], a[n], b[n])
-        (ties if gap <= TIE_NATS else real).append({"at": n, "gap": gap, "want": a[n], "got": b[n]})
-    accept = [x for x in lengths if x]
+    wanted = [reference.generate(ids, tokens)["output_ids"] for ids in asked]
+    answers = [arm.generate(ids, tokens) for ids in asked]
+    accept = [x for x in (answer["meta_info"].get("spec_accept_length") for answer in answers) if x]
     return {
-        "prompts": len(asked), "equal": same, "ties": ties, "different": real,
+        **classified(reference, asked, wanted, [answer["output_ids"] for answer in answers]),
         "accept_length": statistics.mean(accept) if accept else None,
-    }  # fmt: skip
+    }
+
+
+def classified(
+    reference: Server, asked: list[list[int]], wanted: list[list[int]], got: list[list[int]]
+) -> dict[str, Any]:
+    """How many answers are equal; the others by how much the reference itself prefers its token where they part."""
+    ties, different = [], []
+    for ids, want, answer in zip(asked, wanted, got, strict=True):
+        found = first_difference(reference, ids, want, answer)
+        if found is not None:
+            (ties if found["gap"] <= TIE_NATS else different).append(found)
+    equal = len(asked) - len(ties) - len(different)
+    return {"prompts": len(asked), "equal": equal, "ties": ties, "different": different}
+
+
+def first_difference(reference: Server, ids: list[int], want: list[int], got: list[int]) -> dict[str, Any] | None:
+    """Where two answers to ``ids`` part and the reference's gap there in nats; None when they are equal."""
+    n = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), None)
+    if n is not None:
+        return {"at": n, "gap": _gap(reference, ids + want[:n], want[n], got[n]), "want": want[n], "got": got[n]}
+    if len(want) != len(got):
+        return {"at": min(len(want), len(got)), "gap": 99.0, "want": f"{len(want)} tokens", "got": f"{len(got)} tokens"}
+    return None
 
 
 def _gap(reference: Server, ids: list[int], a: int, b: int) -> float:
@@ -109,7 +122,8 @@ def mixed_batch(arm: Server, asked: list[list[int]]) -> dict[str, Any]:
     body = {"input_ids": [asked[0], *asked[1:5]], "sampling_params": [greedy, *sampled]}
     answers = arm.post("/generate", body)
     same = next((i for i, (x, y) in enumerate(zip(answers[0]["output_ids"], alone, strict=False)) if x != y), 64)
-    return {"greedy_neighbour_equal_tokens": same, "lengths": [len(x["output_ids"]) for x in answers]}
+    lengths = [len(x["output_ids"]) for x in answers]
+    return {"greedy_neighbour_equal_tokens": same, "lengths": lengths, "greedy_ids": answers[0]["output_ids"]}
 
 
 def measure(servers: dict[str, Server], asked: list[list[int]], tokens: int, rounds: int) -> list[dict[str, Any]]:
@@ -124,7 +138,15 @@ def measure(servers: dict[str, Server], asked: list[list[int]], tokens: int, rou
     rows += [
         {"check": "mixed batch", "arm": name, **mixed_batch(servers[name], asked)} for name in names if name != "linear"
     ]
-    for bs in (1, 2, 4, 8, 16):
+    return rows + measure_speed(servers, asked, tokens, rounds)
+
+
+def measure_speed(
+    servers: dict[str, Server], asked: list[list[int]], tokens: int, rounds: int, sizes: tuple[int, ...] = SIZES
+) -> list[dict[str, Any]]:
+    """Tokens per second and per step of every arm; the arms take turns, so load on the host meets all of them."""
+    names, rows = list(servers), []
+    for bs in sizes:
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for turn in range(rounds):
             for name in names if turn % 2 == 0 else reversed(names):
@@ -134,6 +156,7 @@ def measure(servers: dict[str, Server], asked: list[list[int]], tokens: int, rou
             rows.append({
                 "check": "speed", "arm": name, "bs": bs, "tokens_per_s": statistics.median(rates), "all": rates,
                 "tokens_per_step": statistics.mean(length for _, length in values),
+                "ratios": [b[0] / a[0] for a, b in zip(taken[names[0]], values, strict=True)], "ratios_against": names[0],
             })  # fmt: skip
     return rows
 

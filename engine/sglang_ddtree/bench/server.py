@@ -13,20 +13,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+LAUNCH = ("sglang.launch_server",)
 COMMON = (
     "--host", "127.0.0.1", "--dtype", "bfloat16", "--sampling-backend", "pytorch", "--grammar-backend", "none",
     "--random-seed", "1", "--skip-server-warmup", "--disable-prefill-cuda-graph",
 )  # fmt: skip
+# The same program on a machine without a GPU: what differs, sglang_cpu fills in.
+CPU_LAUNCH = ("sglang_cpu", "launch")
+CPU_COMMON = ("--host", "127.0.0.1", "--random-seed", "1")
 
 
 class Server:
     """Starts in its own process group, so that ``stop`` ends exactly what it started."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], port: int, log: Path, env: dict[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        port: int,
+        log: Path,
+        env: dict[str, str] | None = None,
+        on_cpu: bool = False,
     ) -> None:
         self.name, self.log, self.url = name, log, f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "sglang.launch_server", "--port", str(port), *COMMON, *arguments]
+        launch, common = (CPU_LAUNCH, CPU_COMMON) if on_cpu else (LAUNCH, COMMON)
+        command = [sys.executable, "-m", *launch, "--port", str(port), *common, *arguments]
         self.process = subprocess.Popen(
             command,
             stdout=log.open("w"),
@@ -35,21 +46,33 @@ class Server:
             env=os.environ | (env or {}),
         )
 
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
     def wait(self, seconds: float) -> bool:
         """Whether the server answers within ``seconds``."""
         begun = time.monotonic()
-        while time.monotonic() - begun < seconds and self.process.poll() is None:
+        while time.monotonic() - begun < seconds and self.alive():
             try:
-                urllib.request.urlopen(self.url + "/health", timeout=3).read()
+                self.get("/health", timeout=3)
                 return True
             except OSError:
                 time.sleep(0.5)
         return False
 
-    def post(self, path: str, body: dict[str, Any], timeout: float = 120) -> Any:
+    def get(self, path: str, timeout: float = 30) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:
+            return str(answer.read().decode())
+
+    def open(self, path: str, body: dict[str, Any], timeout: float = 120) -> Any:
+        """The open response of a POST; closing it early is how a client goes away."""
         data = json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers={"Content-Type": "application/json"})
-        return json.loads(urllib.request.urlopen(request, timeout=timeout).read() or "null")
+        return urllib.request.urlopen(request, timeout=timeout)
+
+    def post(self, path: str, body: dict[str, Any], timeout: float = 120) -> Any:
+        with self.open(path, body, timeout) as answer:
+            return json.loads(answer.read() or "null")
 
     def generate(self, ids: Any, tokens: int, **sampling: Any) -> Any:
         """One request (a list of ids) or a batch of them; greedy unless ``sampling`` says otherwise."""

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..tables import TreeTables
+
 
 class Line:
     """Adapter to one SGLang line.  Imports of sglang stay inside methods: the class loads without it."""
@@ -37,6 +39,10 @@ class Line:
     def without_spec_reserve(self) -> AbstractContextManager[Any]:
         """Within it the state pool reserves nothing for draft tokens."""
         return self.spec().override(speculative_num_draft_tokens=0)
+
+    def seeded(self) -> bool:
+        """Whether requests are sampled with their seeds in this server."""
+        return False  # DFLASH is greedy on the devices that the other lines run on
 
     # -- one decode step -----------------------------------------------------------------------------------
     def embedding_and_head(self, worker: Any) -> tuple[Callable[[torch.Tensor], torch.Tensor], Any]:
@@ -76,6 +82,30 @@ class Line:
     def full_logits(self, worker: Any, logits_output: Any) -> torch.Tensor:
         """Target logits [bs * T, V]."""
         return logits_output.next_token_logits
+
+    def committed_tokens(self, req: Any) -> int:
+        """Tokens of a request whose KV was written when the scheduler last looked."""
+        return int(req.kv.kv_committed_len)
+
+    def grammar_tree(self, tables: TreeTables) -> Any:
+        """The tree as SGLang's grammars walk it; starts the copy to the host."""
+        from sglang.srt.speculative.spec_utils import GrammarTree
+
+        return GrammarTree.from_device(tables.first_child, tables.next_sibling, tables.tok)
+
+    def grammar_mask(self, batch: Any, tree: Any, device: torch.device, barrier: Any) -> Any:
+        """What the requests' grammars allow after every row; None where no request has one."""
+        from sglang.srt.speculative.spec_utils import build_grammar_vocab_mask
+
+        return build_grammar_vocab_mask(
+            reqs=batch.reqs, tree=tree, sampling_info=batch.sampling_info, device=device, barrier=barrier
+        )
+
+    def add_logprobs(self, batch: Any, logits_output: Any, chosen: torch.Tensor, rows: torch.Tensor) -> None:
+        """Log-probabilities of the accepted tokens, from rows [bs, block] of the target's logits, into its output."""
+        from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+
+        compute_spec_logprobs(batch, logits_output, chosen, accept_index=rows)
 
     def result_fields(self, target_output: Any) -> dict[str, Any]:
         """Fields of GenerationBatchResult that only pass through from the target's output."""

@@ -18,6 +18,10 @@ class Line0516(Line):
         "sglang.srt.speculative.dflash_worker_v2:DFlashWorkerV2.forward_batch_generation": (
             "self", "batch", "on_publish",
         ),
+        # Linear DFLASH of this line serves neither grammars nor log-probabilities, and SGLang refuses such requests.
+        "sglang.srt.speculative.spec_utils:GrammarTree.from_device": None,
+        "sglang.srt.speculative.spec_utils:build_grammar_vocab_mask": None,
+        "sglang.srt.layers.logprob_processor:compute_spec_logprobs": None,
         "sglang.srt.mem_cache.kv_cache_configurator:get_req_to_token_extra_context_len": ("server_args",),
         "sglang.srt.layers.attention.hybrid_linear_attn_backend:HybridLinearAttnBackend"
         ".update_mamba_state_after_mtp_verify": (
@@ -29,6 +33,9 @@ class Line0516(Line):
         from sglang.srt.server_args import get_global_server_args
 
         return get_global_server_args()
+
+    def seeded(self) -> bool:
+        return bool(self.spec().enable_deterministic_inference)
 
     def draft_server_args(self, server_args: Any, block: int) -> Any:
         draft = copy.deepcopy(server_args)
@@ -63,6 +70,9 @@ class Line0516(Line):
 
     def result_fields(self, target_output: Any) -> dict[str, Any]:
         return {}
+
+    def committed_tokens(self, req: Any) -> int:
+        return int(req.kv_committed_len)
 
     def track_grid(self, batch: Any) -> int:
         return int(self.spec().mamba_track_interval)

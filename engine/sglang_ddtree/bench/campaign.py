@@ -1,0 +1,246 @@
+"""Everything a server with DDTREE must do right, on real servers with the shipped pairs: one command on a GPU host.
+
+    python -m sglang_ddtree.bench.campaign engine/models --json FILE --seconds 240
+
+Each pair is served by several servers at once: without speculation (the reference), with linear DFLASH, with DDTREE, and
+with DDTREE under one changed switch each.  Results are written after every check; a check for which no time is left is
+written down as not run.  On a machine without a GPU --cpu runs what makes sense there through sglang_cpu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import campaign_checks as checks
+from .campaign_checks import IdLists, timed
+from .report import write_result
+from .serve import measure_speed, prompts
+from .server import Server, ddtree, linear
+
+CONTEXT = 1024
+CHUNK = 128
+BATCH = 32
+PROMPT_SETS = ("code", "chat", "verbatim", "math")
+# Switches that must not change a text, each on a server of its own.
+VARIANTS: dict[str, list[str]] = {
+    "eager": ["--disable-cuda-graph"],
+    "no overlap": ["--disable-overlap-schedule"],
+    "triton": [],
+    "page 16": ["--page-size", "16"],
+    "16 rows": [],
+}
+
+
+@dataclass
+class Plan:
+    """One pair: folders, widths and the servers that are asked."""
+
+    label: str
+    target: str
+    draft: str
+    width: int
+    on_cpu: bool
+    servers: dict[str, Server] = field(default_factory=dict)
+
+    def arguments(self, arm: str) -> list[str]:
+        backend = "intel_amx" if self.on_cpu else ("triton" if arm == "triton" else "fa3")
+        base = ["--model-path", self.target, "--attention-backend", backend, "--context-length", str(CONTEXT)]
+        if not self.on_cpu:
+            base += [
+                "--mem-fraction-static", "0.3", "--max-total-tokens", "60000", "--max-running-requests", str(BATCH),
+                "--cuda-graph-max-bs-decode", str(BATCH), "--chunked-prefill-size", str(CHUNK), "--trust-remote-code",
+            ]  # fmt: skip
+        if arm == "reference":
+            # With overlap SGLang's own penalties are one token late.
+            return [*base, "--disable-overlap-schedule"]
+        if arm == "linear":
+            return base + linear(self.draft, backend)
+        draft = self.broken_draft() if arm == "broken draft" else self.draft
+        extra = ["--enable-metrics"] if arm == "broken draft" else VARIANTS.get(arm, [])
+        return base + ddtree(draft, backend, 16 if arm == "16 rows" else self.width) + extra
+
+    def broken_draft(self) -> str:
+        """A copy of the draft whose last norm is NaN, so that every hidden state it gives is."""
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"broken-draft-{self.label}-{os.getpid()}"
+        shutil.copytree(self.draft, folder, dirs_exist_ok=True)
+        for file in folder.glob("*.safetensors"):
+            weights = load_file(file)
+            names = [name for name in weights if name in ("norm.weight", "model.norm.weight")]
+            if not names:
+                raise ValueError(f"{file} has no final norm to break: look for its name in the draft's weights.")
+            for name in names:
+                weights[name] = torch.full_like(weights[name], torch.nan)
+            save_file(weights, file, metadata={"format": "pt"})
+        return str(folder)
+
+    def start(self, arms: list[str], logs: Path, port: int) -> None:
+        for i, arm in enumerate(arms):
+            log = logs / f"{self.label}-{arm.replace(' ', '-')}.log"
+            self.servers[arm] = Server(arm, self.arguments(arm), port + 20 * i, log, on_cpu=self.on_cpu)
+
+    def stop(self, keep: tuple[str, ...] = ()) -> None:
+        for name in [name for name in self.servers if name not in keep]:
+            self.servers.pop(name).stop()
+
+
+class Campaign:
+    """Collects rows, keeps to the time, writes as it goes; two pairs use it from two threads."""
+
+    def __init__(self, seconds: float, file: Path | None) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.deadline = time.monotonic() + seconds
+        self.file = file
+        self._lock = threading.Lock()
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def add(self, row: dict[str, Any]) -> None:
+        with self._lock:
+            self.rows.append(row)
+            print(json.dumps(row)[:1500], flush=True)
+            if self.file:
+                write_result(self.file, "campaign", self.rows)
+
+    def check(self, plan: Plan, name: str, run: Callable[[], dict[str, Any]], needs: float = 10) -> None:
+        """Run one check if ``needs`` seconds are left, and keep its row."""
+        head = {"pair": plan.label, "check": name}
+        if self.left() < needs:
+            self.add({**head, "ok": None, "not_run": "no time was left"})
+        else:
+            self.add({**head, **timed(run)})
+
+
+def arms_of(on_cpu: bool) -> list[str]:
+    return ["reference", "linear", "tree", *([] if on_cpu else VARIANTS), "broken draft"]
+
+
+def check_pair(campaign: Campaign, plan: Plan, arms: list[str], logs: Path, port: int, asked: IdLists) -> None:
+    """Start a pair's servers and ask them everything."""
+    plan.start(arms, logs, port)
+    for name, server in list(plan.servers.items()):
+        if not server.wait(min(400 if plan.on_cpu else 120, max(campaign.left(), 1))):
+            campaign.add({"pair": plan.label, "check": f"start: {name}", "ok": False, "error": server.tail(4)})
+            plan.servers.pop(name).stop()
+    servers = plan.servers
+    if "reference" not in servers or "tree" not in servers:
+        return
+    reference, tree = servers["reference"], servers["tree"]
+
+    def check(name: str, run: Callable[[], dict[str, Any]], needs: float = 8) -> None:
+        campaign.check(plan, name, run, needs)
+
+    for name, server in servers.items():
+        if name not in ("reference", "broken draft"):
+            check(f"greedy: {name}", lambda s=server: checks.greedy(reference, s, asked, 96))  # type: ignore[misc]
+    few = asked[:6]
+    for name in ("eager", "no overlap"):
+        if name in servers:
+            check(f"equal acceptance: {name}", lambda n=name: checks.equal_acceptance(tree, servers[n], few))  # type: ignore[misc]
+    long_ids = (asked[0] * 20)[: 4 * CHUNK + 37]
+    check("chunked prefill", lambda: checks.greedy(reference, tree, [long_ids, long_ids[5:-3]], 64))
+    check("multi-turn over the prefix cache", lambda: checks.turns(reference, tree, few[:4], asked[-1][:12]))
+    wide = 8 if plan.on_cpu else BATCH
+    lengths = [16] * (wide - 12 if wide > 12 else 3) + [40] * (11 if wide > 12 else 4) + [120]
+    check(
+        f"batch {wide} to 1",
+        lambda: checks.together(reference, tree, [asked[i % len(asked)] for i in range(wide)], lengths),
+    )
+    check("stop tokens and strings", lambda: checks.stops(reference, tree, few[:4]))
+    check("context limit", lambda: checks.context_limit(reference, tree, asked, CONTEXT))
+    check("penalties and biases", lambda: checks.penalties(reference, tree, asked))
+    if "broken draft" in servers:
+        check("draft of NaN", lambda: checks.broken_draft(reference, servers["broken draft"], asked))
+    if plan.on_cpu:
+        campaign.add(
+            {"pair": plan.label, "check": "sampling", "ok": None, "not_run": "SGLang's DFLASH is greedy on CPU"}
+        )
+    else:
+        check("greedy beside sampled", lambda: checks.beside_sampled(reference, tree, asked))
+        check("sampling", lambda: checks.sampling(reference, tree, asked[0], 3200), needs=20)
+    total, aborted = (40, 10) if plan.on_cpu else (200, 50)
+    check(
+        f"{total} requests, {aborted} aborted", lambda: checks.aborts(reference, tree, asked, total, aborted), needs=15
+    )
+    plan.stop(keep=("reference", "linear", "tree"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m sglang_ddtree.bench.campaign")
+    parser.add_argument("models", type=Path, help="the folder that holds tiny-dense and tiny-hybrid")
+    parser.add_argument("--pairs", default="tiny-dense,tiny-hybrid")
+    parser.add_argument("--arms", help="comma-separated; the default is all that this device can run")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=240, help="when to stop beginning new checks")
+    parser.add_argument("--stagger", type=float, default=15, help="seconds between the starts of two pairs")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of the speed rows; 0 leaves them out")
+    parser.add_argument("--port", type=int, default=31000)
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    out = Path(os.environ.get("OUT", "."))
+    campaign = Campaign(options.seconds, options.json)
+    plans, threads = [], []
+    try:
+        for i, label in enumerate(options.pairs.split(",")):
+            folder = options.models / label
+            plan = Plan(label, target_for(folder, options.cpu, out), str(folder / "draft"), options.width, options.cpu)
+            plans.append(plan)
+            sets = [options.models / "prompts" / f"{name}.jsonl" for name in PROMPT_SETS]
+            asked = [ids[:400] for ids in prompts(plan.target, sets, 3)]
+            arms = options.arms.split(",") if options.arms else arms_of(options.cpu)
+            args = (campaign, plan, arms, out, options.port + 1000 * i, asked)
+            threads.append(threading.Thread(target=check_pair, args=args))
+            threads[-1].start()
+            if options.cpu:
+                threads[-1].join()  # two pairs at once are too much for a small machine
+            elif i == 0:
+                time.sleep(options.stagger)
+        for thread in threads:
+            thread.join()
+        for plan in plans if options.rounds else []:
+            speed_rows(campaign, plan, asked, options.rounds)
+    finally:
+        for plan in plans:
+            plan.stop()
+    return 1 if any(row.get("ok") is False for row in campaign.rows) else 0
+
+
+def target_for(folder: Path, on_cpu: bool, out: Path) -> str:
+    """The target's folder; SGLang 0.5.16 needs the hybrid in Qwen3-Next form."""
+    config = json.loads((folder / "target" / "config.json").read_text())
+    if on_cpu or config["model_type"] != "qwen3_5_text":
+        return str(folder / "target")
+    from models.convert import to_qwen3_next
+
+    converted = Path(os.environ.get("TMPDIR", "/tmp")) / f"{folder.name}-converted-{os.getpid()}"
+    to_qwen3_next(folder / "target", converted)
+    return str(converted)
+
+
+def speed_rows(campaign: Campaign, plan: Plan, asked: IdLists, rounds: int) -> None:
+    """Tokens per second of the three main servers, with all others gone."""
+    arms = {name: plan.servers[name] for name in ("linear", "tree") if name in plan.servers}
+    if len(arms) < 2 or campaign.left() < 15:
+        campaign.add({"pair": plan.label, "check": "speed", "ok": None, "not_run": "no time was left"})
+        return
+    rows = measure_speed(arms, asked, 192, rounds, sizes=(1, 8))
+    for row in rows:
+        campaign.add({"pair": plan.label, "ok": True, **row})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

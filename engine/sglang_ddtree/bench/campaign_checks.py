@@ -1,0 +1,256 @@
+"""What a running DDTREE server must do, asked over HTTP and compared with a server that does not speculate.
+
+Every check returns {"ok": bool, ...details}.  Greedy answers are compared id by id; where two part, the reference's
+own gap between the two tokens decides whether it is a tie (``serve.TIE_NATS``), and everything else is a difference.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from .chi_squared import homogeneity
+from .serve import classified, mixed_batch, parity
+from .server import Server
+
+P_LEAST = 1e-4  # a dozen tests: a right server fails one of them once in a thousand runs
+IdLists = list[list[int]]
+
+
+def greedy(reference: Server, arm: Server, asked: IdLists, tokens: int = 96) -> dict[str, Any]:
+    found = parity(reference, arm, asked, tokens)
+    return {"ok": not found["different"], **found}
+
+
+def together(reference: Server, arm: Server, asked: IdLists, lengths: list[int], **sampling: Any) -> dict[str, Any]:
+    """One batch whose requests end at different lengths, so that it shrinks while it runs."""
+    parameters = [{"temperature": 0, "max_new_tokens": n, "ignore_eos": True, **sampling} for n in lengths]
+    answers = arm.post("/generate", {"input_ids": asked, "sampling_params": parameters})
+    wanted = [reference.generate(ids, n, **sampling)["output_ids"] for ids, n in zip(asked, lengths, strict=True)]
+    found = classified(reference, asked, wanted, [answer["output_ids"] for answer in answers])
+    return {"ok": not found["different"], "lengths": lengths, **found}
+
+
+def equal_acceptance(arm: Server, other: Server, asked: IdLists, tokens: int = 96) -> dict[str, Any]:
+    """Two servers that differ in one switch give the same ids in the same number of verify passes."""
+    rows = []
+    for ids in asked:
+        a, b = arm.generate(ids, tokens), other.generate(ids, tokens)
+        same = a["output_ids"] == b["output_ids"]
+        rows.append((same, a["meta_info"].get("spec_verify_ct"), b["meta_info"].get("spec_verify_ct")))
+    return {
+        "ok": all(same and x == y for same, x, y in rows), "prompts": len(rows), "ids_equal": sum(same for same, *_ in rows),
+        "passes": [x for _, x, _ in rows], "passes_other": [y for *_, y in rows],
+    }  # fmt: skip
+
+
+def turns(reference: Server, arm: Server, asked: IdLists, new_text: list[int], rounds: int = 3) -> dict[str, Any]:
+    """Conversations that grow: every turn repeats all that came before, so the prefix cache serves it."""
+    wanted, got, prompts, cached = [], [], [], []
+    for ids in asked:
+        context = list(ids)
+        for turn in range(rounds):
+            want, answer = reference.generate(context, 48)["output_ids"], arm.generate(context, 48)
+            wanted.append(want)
+            got.append(answer["output_ids"])
+            prompts.append(list(context))
+            if turn:
+                cached.append(int(answer["meta_info"].get("cached_tokens") or 0))
+            context += want + new_text
+    found = classified(reference, prompts, wanted, got)
+    return {"ok": not found["different"] and sum(cached) > 0, "cached_tokens": cached, **found}
+
+
+def stops(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
+    """Stop tokens and stop strings that lie inside an accepted path end the answer where they end it without a tree."""
+    cases, equal, inside = [], 0, 0
+    for ids in asked:
+        plain = reference.generate(ids, 64)
+        for at in (5, 11):
+            token = plain["output_ids"][at]
+            cases.append((ids, {"stop_token_ids": [token]}))
+        text = plain["text"]
+        if len(text) > 30:
+            cases.append((ids, {"stop": [text[18:22]]}))
+    wrong = []
+    for ids, stop in cases:
+        want, answer = reference.generate(ids, 64, **stop), arm.generate(ids, 64, **stop)
+        keys = ("finish_reason", "completion_tokens")
+        same = [want["output_ids"], want["text"], *(want["meta_info"][k] for k in keys)] == [
+            answer["output_ids"], answer["text"], *(answer["meta_info"][k] for k in keys)
+        ]  # fmt: skip
+        equal += same
+        steps = answer["meta_info"].get("spec_verify_ct") or 0
+        inside += steps < answer["meta_info"]["completion_tokens"] - 1
+        if not same:
+            found = classified(reference, [ids], [want["output_ids"]], [answer["output_ids"]])
+            if found["ties"]:
+                continue
+            wrong.append(
+                {**stop, "want": want["meta_info"]["finish_reason"], "got": answer["meta_info"]["finish_reason"]}
+            )
+    return {
+        "ok": not wrong and inside > 0,
+        "cases": len(cases),
+        "equal": equal,
+        "inside_a_path": inside,
+        "wrong": wrong,
+    }
+
+
+def context_limit(reference: Server, arm: Server, asked: IdLists, limit: int) -> dict[str, Any]:
+    """A request that runs into the context limit, beside one whose answer must not change."""
+    long_ids, beside = asked[0], asked[1]
+    room = limit - len(long_ids) - 1
+    lengths = [room, max(room - 40, 8)]
+    parameters = [{"temperature": 0, "max_new_tokens": n, "ignore_eos": True} for n in lengths]
+    answers = arm.post("/generate", {"input_ids": [long_ids, beside], "sampling_params": parameters})
+    wanted = [reference.generate(ids, n)["output_ids"] for ids, n in zip((long_ids, beside), lengths, strict=True)]
+    alone = arm.generate(beside, lengths[1])["output_ids"]
+    found = classified(reference, [long_ids, beside], wanted, [answer["output_ids"] for answer in answers])
+    full = len(answers[0]["output_ids"]) == len(wanted[0])
+    return {
+        "ok": not found["different"] and full and arm.alive(), "limit": limit, "generated": len(answers[0]["output_ids"]),
+        "neighbour_equal_to_alone": alone == answers[1]["output_ids"], **found,
+    }  # fmt: skip
+
+
+def penalties(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
+    """Requests with penalties or biases, each beside plain ones: exact along the path, and nobody else changes."""
+    kinds: dict[str, dict[str, Any]] = {
+        "frequency": {"frequency_penalty": 0.7}, "presence": {"presence_penalty": 1.1},
+        "repetition": {"repetition_penalty": 1.15},
+        "logit bias": {"logit_bias": {str(asked[0][-1]): 4.0, str(asked[1][-1]): -8.0}},
+        "frequency and presence": {"frequency_penalty": 0.3, "presence_penalty": 0.4},
+    }  # fmt: skip
+    rows, ok = {}, True
+    for name, extra in kinds.items():
+        parameters = [
+            {"temperature": 0, "max_new_tokens": 64, "ignore_eos": True, **(extra if i == 0 else {})} for i in range(3)
+        ]
+        answers = arm.post("/generate", {"input_ids": asked[:3], "sampling_params": parameters})
+        wanted = [
+            reference.generate(ids, 64, **(extra if i == 0 else {}))["output_ids"] for i, ids in enumerate(asked[:3])
+        ]
+        plain = reference.generate(asked[0], 64)["output_ids"]
+        got = [answer["output_ids"] for answer in answers]
+        beside = classified(reference, asked[1:3], wanted[1:], got[1:])
+        n = next((i for i, (a, b) in enumerate(zip(wanted[0], got[0], strict=True)) if a != b), None)
+        steps = answers[0]["meta_info"].get("spec_verify_ct")
+        rows[name] = {
+            "equal": n is None, "first_difference": n, "changes_the_text": plain != wanted[0], "passes": steps,
+            "neighbours": beside,
+        }  # fmt: skip
+        ok &= n is None and not beside["different"]
+    return {"ok": ok, **rows}
+
+
+def beside_sampled(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
+    """A greedy request must not change when its neighbours in the batch sample."""
+    found = mixed_batch(arm, asked)
+    want = reference.generate(asked[0], 64)["output_ids"]
+    same = classified(reference, asked[:1], [want], [found.pop("greedy_ids")])
+    return {"ok": not same["different"], **found, **same}
+
+
+def sampling(reference: Server, arm: Server, prompt: list[int], draws: int, batch: int = 32) -> dict[str, Any]:
+    """The distribution of sampled continuations against the reference's; a hotter one must be told apart."""
+    settings: dict[str, dict[str, Any]] = {
+        "T 0.7": {"temperature": 0.7}, "T 1.0": {"temperature": 1.0}, "T 1.0 top-p 0.8": {"temperature": 1.0, "top_p": 0.8},
+        "T 1.0 top-k 8": {"temperature": 1.0, "top_k": 8}, "T 0.7 top-k 20 top-p 0.9": {"temperature": 0.7, "top_k": 20, "top_p": 0.9},
+        "T 1.0 min-p 0.1": {"temperature": 1.0, "min_p": 0.1},
+    }  # fmt: skip
+    rows, ok, seen = {}, True, {}
+    for name, extra in settings.items():
+        a, b = _draw(reference, prompt, draws, batch, extra), _draw(arm, prompt, draws, batch, extra)
+        seen[name] = b
+        tests = {
+            # The second token is the first that a tree produced; pairs and the last token look further down the path.
+            "second token": homogeneity([x[1] for x in a], [x[1] for x in b]),
+            "first three": homogeneity([tuple(x[:3]) for x in a], [tuple(x[:3]) for x in b]),
+            "fifth token": homogeneity([x[4] for x in a], [x[4] for x in b]),
+        }
+        rows[name] = {k: {"chi2": s, "freedom": f, "p": p} for k, (s, f, p) in tests.items()}
+        ok &= all(p >= P_LEAST for *_, p in tests.values())
+    power = homogeneity([x[1] for x in seen["T 0.7"]], [x[1] for x in seen["T 1.0"]])[2]
+    return {"ok": ok and power < P_LEAST, "draws": draws, "p_of_two_temperatures": power, **rows}
+
+
+def _draw(server: Server, prompt: list[int], draws: int, batch: int, extra: dict[str, Any]) -> IdLists:
+    """``draws`` continuations of five tokens."""
+    found: IdLists = []
+    while len(found) < draws:
+        found += [x["output_ids"] for x in server.generate([prompt] * batch, 5, **extra)]
+    return found[:draws]
+
+
+def aborts(reference: Server, arm: Server, asked: IdLists, total: int = 200, aborted: int = 50) -> dict[str, Any]:
+    """Many requests, some of whose clients go away or ask to stop; afterwards every slot must be free again.
+
+    SGLang itself counts KV, state and request slots whenever it is idle and ends the server when one is missing.
+    """
+    every = total // aborted
+
+    def one(i: int) -> list[int] | None:
+        ids = asked[i % len(asked)]
+        if i % every:
+            return list(arm.generate(ids, 24 + i % 5 * 8)["output_ids"])
+        body = {
+            "input_ids": ids, "rid": uuid.uuid4().hex, "stream": True,
+            "sampling_params": {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True},
+        }  # fmt: skip
+        with arm.open("/generate", body) as answer:
+            answer.readline()
+            if i % (2 * every) == 0:
+                arm.open("/abort_request", {"rid": body["rid"]}).close()
+        return None
+
+    with ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(one, range(total)))
+    time.sleep(2.0)  # the idle check of the scheduler runs now, if it runs at all
+    kept = [i for i, answer in enumerate(answers) if answer is not None][:24]
+    wanted = [reference.generate(asked[i % len(asked)], 24 + i % 5 * 8)["output_ids"] for i in kept]
+    found = classified(reference, [asked[i % len(asked)] for i in kept], wanted, [answers[i] or [] for i in kept])
+    arm.open("/flush_cache", {}).close()
+    time.sleep(0.5)
+    used = used_tokens(arm)
+    leak = "leak" in arm.log.read_text(errors="replace").lower()
+    ok = arm.alive() and not leak and used == 0 and not found["different"]
+    return {"ok": ok, "requests": total, "aborted": total - sum(a is not None for a in answers), "used_tokens_after": used,
+            "leak_reported": leak, **found}  # fmt: skip
+
+
+def used_tokens(server: Server) -> int:
+    """KV tokens in use, as the server's own load report counts them."""
+    load = json.loads(server.get("/get_load"))[0]
+    return int(load["num_tokens"]) - int(load.get("num_pending_tokens", 0))
+
+
+def broken_draft(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
+    """A draft that only gives NaN: one token a step, the target's own, counted, and the server goes on."""
+    found = parity(reference, arm, asked[:4], 40)
+    steps = [arm.generate(ids, 40)["meta_info"].get("spec_verify_ct") for ids in asked[:4]]
+    counted = "draft_nan" in arm.get("/metrics")
+    ok = not found["different"] and arm.alive() and all(n and n >= 39 for n in steps) and counted
+    return {"ok": ok, "passes_for_40_tokens": steps, "counted": counted, **found}
+
+
+def refused(server: Server, words: str) -> dict[str, Any]:
+    """A configuration that can't be served ends with a sentence that names it."""
+    text = server.log.read_text(errors="replace")
+    return {"ok": not server.alive() and words in text, "last_line": server.tail(1)}
+
+
+def timed(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of a check, or what stopped it, with its seconds."""
+    begun = time.monotonic()
+    try:
+        found = check()
+    except Exception as error:
+        # A dead server or a missing field is a result of the campaign, not an end of it.
+        found = {"ok": False, "error": f"{type(error).__name__}: {str(error)[:300]}"}
+    return {**found, "seconds": round(time.monotonic() - begun, 1)}

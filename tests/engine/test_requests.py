@@ -1,0 +1,138 @@
+"""What a request asks beside tokens - penalties, biases, grammars, log-probabilities - is served as without a tree."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from harness import Engine, Pair, add_noise, close_current
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sglang_ddtree import ops
+from sglang_ddtree.penalties import path_tokens
+
+PENALTIES: dict[str, dict[str, Any]] = {
+    "frequency": {"frequency_penalty": 0.7},
+    "presence": {"presence_penalty": 1.1},
+    "repetition": {"repetition_penalty": 1.2},
+    "least length": {"min_new_tokens": 40, "ignore_eos": False, "stop_token_ids": {10, 11, 12, 13, 14, 15}},
+    "bias": {"logit_bias": {"300": 3.0, "17": -6.0}},
+}
+SCHEMA = {"enum": [{"ok": True, "n": 1}, {"ok": False, "n": 333}]}  # literals leave no room for white space
+
+
+def ask(engine: Engine, pair: Pair, index: int, tokens: int = 48, **sampling: Any) -> Any:
+    """Queue one prompt with these sampling parameters."""
+    request = engine.add(pair.prompts[index], tokens)
+    for name, value in sampling.items():
+        setattr(request.sampling_params, name, value)
+    return request
+
+
+def answers(engine: Engine, pair: Pair) -> dict[str, list[int]]:
+    """Every kind of penalty, and a plain request, in one batch."""
+    requests = {name: ask(engine, pair, 1, **extra) for name, extra in PENALTIES.items()}
+    requests["plain"] = ask(engine, pair, 1)
+    engine.run(list(requests.values()))
+    engine.settle()
+    return {name: list(request.output_ids)[: request.finished_len or 48] for name, request in requests.items()}
+
+
+def test_penalties_and_biases_are_those_of_decoding_token_by_token(pair, engine):
+    plain = answers(engine.start(pair), pair)
+    close_current()
+    running = engine.start(pair, "DDTREE", 31)
+    add_noise(running)
+    assert answers(running, pair) == plain
+    # A penalty that changed nothing would prove nothing.
+    assert sum(text != plain["plain"] for text in plain.values()) >= 3
+    running.run([ask(running, pair, 2, 6)])
+    assert running.worker.row_logits.penalties._known == {}
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_tokens_on_a_path_are_counted_as_on_paper(data):
+    bs, depth, k, nodes = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), 4, data.draw(st.integers(1, 20))
+    seed = data.draw(st.integers(0, 10_000))
+    generator = torch.Generator().manual_seed(seed)
+    logp = torch.randn(bs, depth, k, generator=generator).log_softmax(-1).sort(-1, descending=True).values
+    ids = torch.randint(0, 3, (bs, depth, k), generator=generator)  # few tokens, so that paths repeat them
+    tables = ops.tree_build(logp, ids, nodes)
+    tables.tok[:, 0] = 1
+    tokens, extra = path_tokens(tables.tok, tables.anc)
+    for b in range(bs):
+        for row in range(int(tables.count[b])):
+            path, at = [], row
+            while at > 0:
+                path.append(int(tables.tok[b, at]))
+                at = int(tables.par[b, at])
+            counts = Counter(path)
+            found = dict(zip(tokens[b, row].tolist(), extra[b, row].tolist(), strict=True))
+            assert found == (dict(counts) if row else {1: 0})
+
+
+def constrained(engine: Engine, pair: Pair) -> tuple[str, list[int], int]:
+    """A request under a JSON schema beside a plain one: its text, the neighbour's ids, its verify rounds."""
+    request, beside = engine.add(pair.prompts[0], 48), ask(engine, pair, 2)
+    engine.scheduler.waiting_queue.remove(request)
+    request.sampling_params.json_schema = json.dumps(SCHEMA)
+    request.sampling_params.ignore_eos = False
+    manager = engine.scheduler.grammar_manager
+    if manager.process_req_with_grammar(request):
+        while not (ready := manager.get_ready_grammar_requests()):
+            pass
+        assert ready == [request]
+    engine.scheduler._add_request_to_queue(request)
+    engine.run([request, beside])
+    engine.settle()
+    text = pair.tokenizer.decode(list(request.output_ids)[: request.finished_len], skip_special_tokens=True)
+    return text, list(beside.output_ids)[:48], request.spec_verify_ct
+
+
+def test_a_json_schema_holds_on_every_path_and_leaves_the_neighbour_alone(pair, engine):
+    linear_text, linear_beside, linear_rounds = constrained(engine.start(pair, "DFLASH"), pair)
+    close_current()
+    running = engine.start(pair, "DDTREE", 31)
+    text, beside, rounds = constrained(running, pair)
+    assert (text, beside) == (linear_text, linear_beside)
+    assert rounds <= linear_rounds
+    assert json.loads(text) in SCHEMA["enum"]
+    assert rounds < len(pair.tokenizer(text)["input_ids"])  # the tree was used, not one token at a time
+
+
+def logprobs(engine: Engine, pair: Pair) -> tuple[list[int], list[float], list[list[float]]]:
+    request = engine.add(pair.prompts[3], 40, return_logprob=True, top_logprobs_num=3)
+    engine.run([request, ask(engine, pair, 4)])
+    engine.settle()
+    held = request.logprob
+    return list(request.output_ids)[:40], held.output_token_logprobs_val[:40], held.output_top_logprobs_val[:40]
+
+
+def test_logprobs_are_those_of_decoding_token_by_token(pair, engine):
+    ids, wanted, top = logprobs(engine.start(pair), pair)
+    close_current()
+    running = engine.start(pair, "DDTREE", 31)
+    got_ids, got, got_top = logprobs(running, pair)
+    assert got_ids == ids
+    assert len(got) == len(wanted) == 40
+    assert all(math.isclose(a, b, abs_tol=2e-3) for a, b in zip(got, wanted, strict=True))
+    for a, b in zip(got_top, top, strict=True):
+        assert all(math.isclose(x, y, abs_tol=2e-3) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("field", ["return_hidden_states", "return_sampling_mask"])
+def test_what_is_refused_names_the_field(field):
+    from types import SimpleNamespace
+
+    from sglang_ddtree.patches import request_refusal
+
+    sampling = SimpleNamespace(min_p=0.0)
+    request = SimpleNamespace(return_hidden_states=False, return_sampling_mask=False, sampling_params=sampling)
+    assert request_refusal(request) is None
+    setattr(request, field, True)
+    assert field in str(request_refusal(request))
