@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +43,10 @@ class DetachedCommand:
     def exit_code(self) -> int | None:
         """None while the process lives."""
         return self.process.poll()
+
+    def interrupt(self) -> None:
+        """As Ctrl-C would: it stops after the current effect."""
+        self.process.send_signal(signal.SIGINT)
 
     def document(self) -> Mapping[str, Any]:
         """What the process printed with --json; {} while it lives, and when it was killed."""

@@ -24,7 +24,20 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @click.command(help="Run a graph: deploy-ddtree, inspect, smoke, bench, rollback.")
 @click.argument("graph")
-@click.option("--host", metavar="NAME", help="Host of the inventory; default: the first one.")
+@click.option(
+    "--host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Host of the inventory, or group:NAME; may be repeated. Default: the first one.",
+)
+@click.option(
+    "--at-once",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="With several hosts: how many at a time, after the first one alone.",
+)
 @click.option("--resume", metavar="RUN", help="Go on with this run ('last' for the newest).")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="Run only what this plan file says.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the graph.")
@@ -36,9 +49,12 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 @click.option("--tui", is_flag=True, help="Run as a process of its own, and watch it; closing never stops it.")
 @click.option("--yes", is_flag=True, help="Do not ask before the host is changed.")
 @command_options
-def run(cli: Cli, graph: str, host: str | None, yes: bool, tui: bool, **options: Any) -> int:
+def run(cli: Cli, graph: str, names: tuple[str, ...], at_once: int, yes: bool, tui: bool, **options: Any) -> int:
     settings = read_settings(options.pop("settings"), options.pop("reason"))
-    config = cli.host(host)
+    code = _several(cli, graph, names, at_once, settings, yes, {**options, "tui": tui})
+    if code is not None:
+        return code
+    config = cli.host(names[0] if names else None)
     spec = operations.build_graph(graph, config, settings)
     if tui and cli.out.json_mode:
         raise UsageError("--tui shows a screen and --json prints a document; choose one of them.")
@@ -52,6 +68,32 @@ def run(cli: Cli, graph: str, host: str | None, yes: bool, tui: bool, **options:
 
             return run_and_watch(cli, place, graph, config.name, settings, **options)
         return carry_out(cli, place, spec, config, settings, **options)
+
+
+def _several(
+    cli: Cli, graph: str, names: tuple[str, ...], at_once: int, settings: dict[str, str], yes: bool, options: Any
+) -> int | None:
+    """Run on several hosts, or resume that; None when it is about one host."""
+    from orchestrator.cli.fleet import refuse_with_fleet, run_fleet, settings_arguments
+    from orchestrator.fleet import GROUP_MARK, Fleet, chosen_hosts, find_fleet
+
+    several = len(names) > 1 or any(name.startswith(GROUP_MARK) for name in names)
+    if not several and options["resume"] is None:
+        return None
+    with workplace(cli) as place:
+        earlier = find_fleet(place.store, options["resume"], graph) if options["resume"] else None
+        if not several and (earlier is None or options["resume"] == "last"):
+            return None
+        refuse_with_fleet(options)
+        if options["resume"] and earlier is None:
+            raise UsageError(f"There is no run of {graph} on several hosts called {options['resume']} to resume.")
+        chosen = chosen_hosts(cli.inventory, names)
+        fleet = earlier or Fleet(options["run_id"] or place.store.runs.new_id(), graph, tuple(chosen), at_once)
+        for host in fleet.hosts:
+            operations.build_graph(graph, cli.host(host), settings)
+        keys = {name: options[name] for name in ("only", "skip", "force")}
+        arguments = settings_arguments(settings, keys)
+        return run_fleet(cli, place, fleet, arguments, resume=earlier is not None, yes=yes)
 
 
 def carry_out(

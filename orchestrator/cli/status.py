@@ -29,6 +29,8 @@ def status(cli: Cli, run_id: str | None, host: str | None) -> int:
     if host is not None:
         return _host_status(cli, host)
     with open_to_read(cli.store_url) as store:
+        if run_id is not None and _fleet_status(cli, store, run_id):
+            return ExitCode.DONE
         run = _chosen(store, run_id)
         tasks = store.tasks.list(run.id)
     rows = [(t.key, t.state.value, _seconds(t.duration_s), t.attempts, t.reason) for t in tasks]
@@ -38,6 +40,19 @@ def status(cli: Cli, run_id: str | None, host: str | None) -> int:
         cli.out.line(f"`orchestrate run {run.graph} --resume {run.id}` goes on.")
     cli.out.document(ExitCode.DONE, {"run": run_json(run), "tasks": [task_json(t) for t in tasks]})
     return ExitCode.DONE
+
+
+def _fleet_status(cli: Cli, store: Store, run_id: str) -> bool:
+    """Show a run over several hosts; False when that is not the id of one."""
+    if store.facts.latest("fleet", run_id) is None:
+        return False
+    from orchestrator.cli.fleet import show_fleet
+    from orchestrator.fleet import find_fleet
+
+    fleet = find_fleet(store, run_id)
+    assert fleet is not None
+    show_fleet(cli, store, fleet, ExitCode.DONE)
+    return True
 
 
 @click.group(invoke_without_command=True, help="Runs so far: who, when, what, how they ended.")
