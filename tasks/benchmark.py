@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bench.arm import Arm, ArmFactory
+from orchestrator.bench.arm import Arm
 from orchestrator.bench.gpu import read_sample
 from orchestrator.bench.paired import run_paired_sweep
 from orchestrator.bench.prompts import Prompt, load_prompts, set_hash
@@ -20,9 +20,9 @@ from orchestrator.graph.model import Action, Change, Evidence, Json, Outcome, Pr
 from orchestrator.report.sweeps import MEASURED_IN, SWEEP
 from tasks.knobs import Knobs, knobs_of
 from tasks.linear import linear_engine
-from tasks.patch import tree_engine
 from tasks.samples import RECORDED_PROMPTS, default_prompts, sample_from_json
-from tasks.serving import SIDE_PURPOSES, side_engine, side_name
+from tasks.serving import SIDE_PURPOSES, side_name
+from tasks.tree_arms import TreeArms
 
 
 class BenchBudgets(Action):
@@ -55,21 +55,22 @@ class BenchBudgets(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
-        result = run_paired_sweep(
-            lambda: _linear_arm(ctx),
-            lambda budget: _tree_arm(ctx, budget),
-            knobs.budgets,
-            self._prompts(ctx),
-            pairs=knobs.pairs,
-            max_tokens=knobs.max_tokens,
-            margin=knobs.margin,
-            on_row=lambda row: _keep_row(ctx, row),
-            on_progress=lambda text, done, total: _progress(ctx, text, done, total),
-            concurrencies=knobs.loads,
-            group_size=knobs.group_size,
-            max_live_load=min(1.0, knobs.max_live_load),
-            done_rows=_rows_of_this_run(ctx),
-        )
+        with TreeArms(ctx, knobs.budgets, _sampler(ctx)) as trees:
+            result = run_paired_sweep(
+                lambda: _linear_arm(ctx),
+                trees.arm,
+                knobs.budgets,
+                self._prompts(ctx),
+                pairs=knobs.pairs,
+                max_tokens=knobs.max_tokens,
+                margin=knobs.margin,
+                on_row=lambda row: _keep_row(ctx, row),
+                on_progress=lambda text, done, total: _progress(ctx, text, done, total),
+                concurrencies=knobs.loads,
+                group_size=knobs.group_size,
+                max_live_load=min(1.0, knobs.max_live_load),
+                done_rows=_rows_of_this_run(ctx),
+            )
         return _kept(ctx, result)
 
     def _prompts(self, ctx: TaskContext) -> list[Prompt]:
@@ -153,21 +154,6 @@ def _sampler(ctx: TaskContext) -> Callable[[], HostSample | None] | None:
 def _linear_arm(ctx: TaskContext) -> Iterator[Arm]:
     with linear_engine(ctx) as engine:
         yield Arm("linear", engine.url, 0, identity=engine.identity, sample=_sampler(ctx), flush=engine.may_flush)
-
-
-def _tree_arm(ctx: TaskContext, budget: int) -> ArmFactory:
-    @contextlib.contextmanager
-    def factory() -> Iterator[Arm]:
-        canary = ctx.output("canary")
-        flush = ctx.host.config.transport == "embedded"
-        if canary.get("nodes") == budget and ctx.host.services.status(str(canary.get("unit"))).running:
-            with ctx.host.http(int(canary["port"])) as url:
-                yield Arm(f"ddtree-{budget}", url, budget, sample=_sampler(ctx), flush=flush)
-            return
-        with side_engine(ctx, tree_engine(ctx, "bench", budget)) as url:
-            yield Arm(f"ddtree-{budget}", url, budget, sample=_sampler(ctx), flush=flush)
-
-    return factory
 
 
 class Decide(Action):

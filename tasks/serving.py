@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from orchestrator.graph.model import TaskContext
 from orchestrator.hosts import readiness
@@ -20,18 +20,19 @@ SIDE_PURPOSES = ("canary", "bench", "proof", "linear")
 
 @dataclass(frozen=True)
 class SideEngine:
-    """An engine on a side port while a task uses it; `launch` names that port."""
+    """An engine on a side port while a task uses it; `launch` names that port, `secrets` go into its environment."""
 
     name: str
     launch: Launch
     port: int
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
     def unit(self, session: HostSession) -> ServiceUnit:
         return ServiceUnit(
             name=self.name,
             argv=self.launch.argv,
             env=self.launch.env,
-            secret_env=session.secret_env(),
+            secret_env={**session.secret_env(), **self.secrets},
             cwd=self.launch.cwd,
             user=self.launch.user,
             description="orchestrate: side engine",

@@ -103,20 +103,26 @@ class Stub:
         if self.script.api_key and headers.get("authorization") != f"Bearer {self.script.api_key}":
             self._send(writer, 401, {"error": "wrong key"})
             return True
+        if path == "/ddtree/width" and self.script.token:
+            self._width(writer, method, raw, allowed=headers.get("x-ddtree-token") == self.script.token)
+            return True
         if method == "GET":
             self._get(writer, path)
-            return True
-        if path == "/ddtree/width" and self.script.token:
-            allowed = headers.get("x-ddtree-token") == self.script.token
-            self.widths += [json.loads(raw)["width"]] if allowed else []
-            state = {"width": str(self.widths[-1]), "widths": ["chain", "15", "32"]} if allowed else {"error": "token"}
-            self._send(writer, 200 if allowed else 401, state)
             return True
         return await self._post(writer, path, raw)
 
     def _send(self, writer: asyncio.StreamWriter, status: int, body: Any) -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(data)) + data)
+
+    def _width(self, writer: asyncio.StreamWriter, method: str, raw: bytes, allowed: bool) -> None:
+        if not allowed:
+            self._send(writer, 401, {"error": "token"})
+            return
+        if method == "PUT":
+            self.widths.append(json.loads(raw)["width"])
+        now = str(self.widths[-1]) if self.widths else ""
+        self._send(writer, 200, {"width": now, "widths": ["chain", "15", "32", "1024"]})
 
     def _get(self, writer: asyncio.StreamWriter, path: str) -> None:
         if path == "/health":
