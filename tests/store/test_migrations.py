@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -15,9 +16,10 @@ from sqlalchemy import create_engine
 from sqlmodel import SQLModel
 
 from orchestrator.store import tables  # noqa: F401  fills the metadata
-from orchestrator.store.migrate import alembic_config, migrate_sqlite
+from orchestrator.store.migrate import alembic_config, migrate_postgres, migrate_sqlite
 from orchestrator.store.schema import REVISIONS
 from orchestrator.store.store import Store, open_store
+from tests.store.postgres import new_database
 
 
 def test_the_migrations_make_the_declared_tables(store: Store, store_url: str) -> None:
@@ -61,6 +63,21 @@ def test_an_older_store_comes_forward_and_is_copied_first(revision: str, tmp_pat
     assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (revision,)
     assert copy.execute("SELECT count(*) FROM tasks").fetchone() == (1,)
     copy.close()
+
+
+@pytest.mark.parametrize("revision", REVISIONS[:-1])
+def test_an_older_shared_store_comes_forward(revision: str, server_url: str) -> None:
+    url = new_database(server_url)
+    migrate_postgres(url, "the server of this test", revision)
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(
+            "INSERT INTO runs (id, graph, host, state, reason, settings_json, definition, process, started_by,"
+            " started_from, created_at) VALUES ('r1', 'g', 'h', 'completed', '', '{}', 'd', '', 'ada', '/', 5)"
+        )
+    with open_store(url) as store:
+        assert store.runs.get("r1").started_by == "ada"
+        store.runs.create("r2", "g", "h", "d", {})
+        assert [run.id for run in store.runs.list()] == ["r2", "r1"]
 
 
 def test_several_processes_may_open_a_new_store_at_once(store_url: str) -> None:
