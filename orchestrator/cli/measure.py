@@ -18,7 +18,7 @@ from orchestrator.documents import SUCCESS
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.runner import RunResult
 from orchestrator.hosts import secrets
-from orchestrator.openai.smoke import run_smoke, smoke_passed
+from orchestrator.openai.smoke import reference_of, run_smoke, smoke_passed
 
 
 @click.command(help="OpenAI smoke tests against a host's live service, or any OpenAI-compatible URL.")
@@ -27,12 +27,28 @@ from orchestrator.openai.smoke import run_smoke, smoke_passed
 @click.option("--api-key", metavar="REF", help="Reference to the key: env:NAME, file:PATH or cmd:COMMAND.")
 @click.option("--model", help="Model name; default: the first one that the server lists.")
 @click.option("--quick", is_flag=True, help="Leave out the checks that take long.")
+@click.option(
+    "--reference", metavar="URL", help="With --url: a server with the same key whose greedy ids it must give."
+)
 @command_options
-def smoke(cli: Cli, host: str | None, url: str | None, api_key: str | None, model: str | None, quick: bool) -> int:
+def smoke(
+    cli: Cli,
+    host: str | None,
+    url: str | None,
+    api_key: str | None,
+    model: str | None,
+    quick: bool,
+    reference: str | None,
+) -> int:
     if url is not None:
         key = secrets.resolve(api_key, what="--api-key") if api_key else None
         results = run_smoke(
-            url, model, key, quick, on_check=lambda r: cli.out.note(f"{r.outcome:<11} {r.name}: {r.detail}")
+            url,
+            model,
+            key,
+            quick,
+            on_check=lambda r: cli.out.note(f"{r.outcome:<11} {r.name}: {r.detail}"),
+            reference=reference_of(reference, key) if reference else None,
         )
         return _smoke_end(cli, smoke_passed(results), [r.to_json() for r in results])
     config = cli.host(host)
