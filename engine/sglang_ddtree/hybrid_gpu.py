@@ -57,6 +57,16 @@ class Records:
 
         return cls(rows(channels), rows(first.num_v_heads), rows(first.num_v_heads))
 
+    def at(self, width: int) -> Records:
+        """The same memory as records of ``width`` rows per request, which must be no more than it was made for."""
+        layers, bs = self.x.shape[:2]
+
+        def rows(x: torch.Tensor) -> torch.Tensor:
+            n = x.shape[-1]
+            return x.view(-1)[: layers * bs * width * n].view(layers, bs, width, n)
+
+        return Records(rows(self.x), rows(self.a), rows(self.b))
+
     def nbytes(self) -> int:
         return sum(x.numel() * x.element_size() for x in (self.x, self.a, self.b))
 
@@ -69,12 +79,14 @@ class GraphStateFreeVerify:
         self.index = {layer.layer_id: i for i, layer in enumerate(self.layers)}
         first = self.layers[0]
         self.tree = tree
-        self.records = Records.empty(self.layers, tree.max_bs, tree.width, dtype, device)
-        self.y = torch.empty(self.records.x.shape[1:], dtype=dtype, device=device)
+        # For the widest tree; narrower ones use the front of the same memory.
+        self.records = Records.empty(self.layers, tree.max_bs, tree.max_width, dtype, device)
+        self._records = {width: self.records.at(width) for width in set(tree.widths)}
+        self.y = torch.empty((tree.max_bs * tree.max_width, self.records.x.shape[-1]), dtype=dtype, device=device)
         self.out = torch.empty(
-            (tree.max_bs, tree.width, first.num_v_heads, first.head_v_dim), dtype=dtype, device=device
+            (tree.max_bs * tree.max_width, first.num_v_heads, first.head_v_dim), dtype=dtype, device=device
         )
-        self.scratch = VerifyScratch.empty(tree.max_bs, tree.width, first.num_v_heads, first.head_v_dim, device)
+        self.scratch = VerifyScratch.empty(tree.max_bs, tree.max_width, first.num_k_heads, device)
         self.weight = torch.stack([layer.conv_weights.detach() for layer in self.layers]).contiguous()
         biases = [layer.bias for layer in self.layers]
         self.bias = None if biases[0] is None else torch.stack([bias.detach() for bias in biases]).contiguous()
@@ -99,17 +111,17 @@ class GraphStateFreeVerify:
         tables, bits, slots = self.tree.view(bs), self.tree.bits[:bs], self.slots(bs)
         states = self.backend.req_to_token_pool.mamba2_layer_cache(layer.layer_id)
         a, b = a.view(bs, width, -1), b.view(bs, width, -1)
-        kept = self.records
+        kept = self._records[width]
         y = conv_tree(
             mixed_qkv.view(bs, width, -1), states.conv[0], self.weight[i], None if self.bias is None else self.bias[i],
-            slots, tables, layer.activation, out=self.y[:bs],
+            slots, tables, layer.activation, out=self.y[: bs * width].view(bs, width, -1),
             record=(kept.x[i, :bs], kept.a[i, :bs], kept.b[i, :bs]), gate_inputs=(a, b),
         )  # fmt: skip
         q, k, v = torch.split(y, [layer.q_dim, layer.k_dim, layer.v_dim], dim=-1)
         out = gdn_tree_verify(
             q.unflatten(-1, (layer.num_q_heads, layer.head_q_dim)), k.unflatten(-1, (layer.num_k_heads, layer.head_k_dim)),
             v.unflatten(-1, (layer.num_v_heads, layer.head_v_dim)), a, b, self.a_log[i], self.dt_bias[i],
-            states.temporal, slots, tables, bits=bits, out=self.out[:bs], scratch=self.scratch,
+            states.temporal, slots, tables, bits=bits, out=self.out[: bs * width].unflatten(0, (bs, width)), scratch=self.scratch,
         )  # fmt: skip
         return out.view(1, bs * width, layer.num_v_heads, layer.head_v_dim)
 
@@ -127,7 +139,7 @@ class GraphStateFreeVerify:
         """Replay path[b, :commit_lens[b]] in every recurrent layer, and note the tracked step's states."""
         bs = path.shape[0]
         cache = self.backend.req_to_token_pool.mamba_pool.mamba_cache
-        first, kept, slots = self.layers[0], self.records, self.slots(bs)
+        first, kept, slots = self.layers[0], self._records[self.tree.width], self.slots(bs)
         raw = RawRecord(cache.conv[0], self.weight, self.bias, first.num_k_heads, first.activation)
         gdn_replay_commit(
             kept.x[:, :bs], None, kept.a[:, :bs], kept.b[:, :bs], self.a_log, self.dt_bias, path, commit_lens,

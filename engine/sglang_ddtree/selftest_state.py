@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -40,15 +41,15 @@ def _hybrid_cases(device: str, full: bool) -> Iterator[Case]:
     for shape in shapes:
         for nodes in (16, 40):
             yield Case("conv_tree", f"{shape} B={nodes}", lambda s=shape, n=nodes: _conv(device, s, n))
-        for raw in (False, True):
-            yield Case("gdn_replay_commit", f"{shape} raw={raw}", lambda s=shape, r=raw: _replay(device, s, r))
+        for config, raw in itertools.product(replay_op.CONFIGS, (False, True)):
+            name = f"{shape} {config} raw={raw}"
+            yield Case("gdn_replay_commit", name, lambda s=shape, c=config, r=raw: _replay(device, s, c, r))
         yield Case("conv_commit", f"{shape}", lambda s=shape: _conv_commit(device, s))
-    limit = device_limit(torch.empty(0, device=device))
     for shape in shapes:
-        # Each width class is another path through the kernel: a tail of 16, 32 or 64 rows, full tiles, both.
+        # One tile, full or not, and several of them.
         widths = [1, 17, 65] if shape in (ODD, WIDE) else [1, 16, 17, 33, 64, 65, 96, 128, 129]
         for config in verify_op.CONFIGS:
-            if shape.value_dim % config.bv or config.needs_shared > limit:
+            if shape.value_dim % (config.bv * config.chunks):
                 continue
             for width in widths:
                 for correlated in (False, True):
@@ -98,9 +99,9 @@ def verify_error(
     state = random.normal(4, shape.value_heads, shape.value_dim, shape.key_dim) * 0.3
     before = state.clone()
     slots = torch.tensor([2, -1 if width == 17 else 1], dtype=torch.int32, device=device)
-    scratch = verify_op.VerifyScratch.empty(bs, width, shape.value_heads, shape.value_dim, device)
-    scratch.u.fill_(torch.nan)
-    scratch.total.fill_(torch.nan)
+    scratch = verify_op.VerifyScratch.empty(bs, width, shape.key_heads, device)
+    for part in vars(scratch).values():
+        part.fill_(torch.nan)
     want = gdn_tree_verify(q.float(), k.float(), v.float(), a, b, a_log, dt_bias, state, slots, tables)
     out = poisoned((bs, width, shape.value_heads, shape.value_dim), gate_type, device)
     verify_op.gdn_tree_verify(
@@ -119,7 +120,7 @@ def split_heads(mixed: torch.Tensor, shape: HybridShape) -> tuple[torch.Tensor, 
     )
 
 
-def _replay(device: str, shape: HybridShape, raw: bool) -> Outcome:
+def _replay(device: str, shape: HybridShape, config: replay_op.ReplayConfig, raw: bool) -> Outcome:
     """Two layers at once; the raw form must leave the bits of the recorded form."""
     random = Random(7, device)
     layers, bs, nodes = 2, 3, 31
@@ -139,11 +140,11 @@ def _replay(device: str, shape: HybridShape, raw: bool) -> Outcome:
     for i in range(layers):
         gdn_replay_commit(k[i], v[i], a[i], b[i], a_log[i], dt_bias[i], path, lengths, want[i], slots, *track)
     arguments = (a, b, a_log, dt_bias, path, lengths)
-    replay_op.gdn_replay_commit(k, v, *arguments, recorded, slots, *track)
+    replay_op.gdn_replay_commit(k, v, *arguments, recorded, slots, *track, config=config)
     if not raw:
         return Outcome(relative(recorded, want), 1e-5)
     record = replay_op.RawRecord(conv_state, weight, None, shape.key_heads)
-    replay_op.gdn_replay_commit(x, None, *arguments, got, slots, *track, raw=record)
+    replay_op.gdn_replay_commit(x, None, *arguments, got, slots, *track, raw=record, config=config)
     return Outcome(differing(got, recorded) + relative(got, want), 1e-5)
 
 

@@ -1,12 +1,15 @@
 """Advance the recurrent states of all layers along the accepted paths, in one launch.
 
-The loop below is the recurrence itself, in the order and with the tile (32 value channels, one warp) of the
-engine's own recurrent kernel, so that the committed state has the bits a chain would have left.  Two record
-forms: post-convolution k and v, or (leaner) the raw inputs, whose convolution is repeated for the path's rows.
+The loop below is the recurrence itself, in the order of the engine's own recurrent kernel, so that the committed
+state has the bits a chain would have left.  That kernel spreads the key channels over all lanes of a warp, four to
+a lane, and sums them lane against lane; here eight lanes hold them and ``_over_keys`` adds in the same order, which
+takes a sixth of the exchanges (for 128 key channels; other sizes are summed as they come).  How many value channels a program owns does not touch the bits.
+Two record forms: post-convolution k and v, or (leaner) the raw inputs, whose convolution is repeated for the path.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +20,59 @@ import triton.language as tl
 from .common import Variant, np2, require, require_runnable
 from .conv_tree import silu
 
-BV = 32
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Tile of one program: ``bv`` value channels of one head."""
+
+    bv: int
+    warps: int
+
+
+# In order of preference; the launcher takes the first.  Every entry is tested (selftest, interpreter tests).
+CONFIGS = (ReplayConfig(32, 1), ReplayConfig(128, 4), ReplayConfig(64, 2), ReplayConfig(16, 1))
+
+
+@triton.jit
+def _lane_tree(x, BV: tl.constexpr):
+    """Sums [8, BV, 4] over what lane 8 * part + i of 32 holds, as a warp does: lanes 16, 8, 4, 2 and 1 apart."""
+    x = tl.sum(tl.reshape(x, [8, BV, 2, 2]), 2)
+    x = tl.sum(x, 2)
+    x = tl.sum(tl.reshape(x, [2, 4, BV]), 0)
+    x = tl.sum(tl.reshape(x, [2, 2, BV]), 0)
+    return tl.sum(x, 0)
+
+
+@triton.jit
+def _over_keys(x, LANES: tl.constexpr, PARTS: tl.constexpr, BV: tl.constexpr):
+    """Sums [LANES, BV, PARTS] over the keys; with 4 parts in the order of a [128, BV] tile of one warp.
+
+    There a lane first adds its own four neighbouring channels.
+    """
+    if PARTS == 4:
+        total = _lane_tree(tl.sum(tl.reshape(x, [8, 4, BV, 4]), 1), BV)
+    else:
+        total = tl.sum(tl.reshape(x, [LANES, BV]), 0)
+    return total
+
+
+@triton.jit
+def _square_sum(k, PARTS: tl.constexpr):
+    """Sum of the squares of k [BK], in the same order; a lane's four channels are written out, so that they contract
+    to fused multiply-adds whatever the layout."""
+    if PARTS == 4:
+        even, odd = tl.split(tl.reshape(k, [32, 2, 2]))
+        x0, x2 = tl.split(even)
+        x1, x3 = tl.split(odd)
+        own = x0 * x0 + x1 * x1 + x2 * x2 + x3 * x3
+        own = tl.sum(tl.reshape(own, [2, 16]), 0)
+        own = tl.sum(tl.reshape(own, [2, 8]), 0)
+        own = tl.sum(tl.reshape(own, [2, 4]), 0)
+        own = tl.sum(tl.reshape(own, [2, 2]), 0)
+        total = tl.sum(own, 0)
+    else:
+        total = tl.sum(k * k, 0)
+    return total
 
 
 @triton.jit
@@ -51,7 +106,7 @@ def _gdn_replay_commit_kernel(
     T, BLOCK, C, stride_layer, stride_k, stride_v, stride_gate_layer, stride_gate, stride_state_layer, stride_state_slot,
     stride_conv_layer, stride_conv_slot, stride_conv_channel, stride_conv_tap,
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    RAW: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr, TRACK: tl.constexpr,
+    LANES: tl.constexpr, PARTS: tl.constexpr, RAW: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr, TRACK: tl.constexpr,
 ):  # fmt: skip
     layer = (tl.program_id(1) // HV).to(tl.int64)
     hv = tl.program_id(1) % HV
@@ -64,10 +119,10 @@ def _gdn_replay_commit_kernel(
     o_v = tl.program_id(0) * BV + tl.arange(0, BV)
     mask_k = o_k < K
     mask_v = o_v < V
-    mask_h = mask_k[:, None] & mask_v[None, :]
-    inner = hv * K * V + o_v[None, :] * K + o_k[:, None]
-    p_state = state_ptr + layer * stride_state_layer + inner
-    b_h = tl.zeros([BK, BV], dtype=tl.float32)
+    part_k = tl.arange(0, PARTS)[None, None, :] * LANES + tl.arange(0, LANES)[:, None, None]
+    mask_h = (part_k < K) & mask_v[None, :, None]
+    p_state = state_ptr + layer * stride_state_layer + hv * K * V + o_v[None, :, None] * K + part_k
+    b_h = tl.zeros([LANES, BV, PARTS], dtype=tl.float32)
     b_h += tl.load(p_state + slot * stride_state_slot, mask=mask_h, other=0).to(tl.float32)
     at_layer = layer * stride_layer  # k and v have one layer stride, and each its own row stride
     gate_layer = layer * stride_gate_layer
@@ -131,11 +186,12 @@ def _gdn_replay_commit_kernel(
         softplus = tl.where(x <= 20.0, tl.log(1.0 + tl.exp(x)), x)
         b_g = -tl.exp(a_log) * softplus
         b_beta = 1.0 / (1.0 + tl.exp(-b_b))
-        b_k = b_k / (tl.sqrt(tl.sum(b_k * b_k) + 1e-6))
+        b_k = b_k / (tl.sqrt(_square_sum(b_k, PARTS) + 1e-6))
+        b_k = tl.trans(tl.reshape(b_k, [PARTS, LANES]))[:, None, :]
         b_h *= tl.exp(b_g)
-        b_v -= tl.sum(b_h * b_k[:, None], 0)
+        b_v -= _over_keys(b_h * b_k, LANES, PARTS, BV)
         b_v *= b_beta
-        b_h += b_k[:, None] * b_v[None, :]
+        b_h += b_k * b_v[None, :, None]
         if TRACK:
             if (step == track_step) & (track_slot >= 0):
                 tl.store(p_state + track_slot * stride_state_slot, b_h.to(state_ptr.dtype.element_ty), mask=mask_h)
@@ -157,6 +213,11 @@ class RawRecord:
     activation: str | None = "silu"
 
 
+def key_parts(block: int) -> tuple[int, int]:
+    """How ``block`` key channels (a power of two) lie in the tile: (lanes, parts)."""
+    return (32, 4) if block == 128 else (block, 1)
+
+
 def gdn_replay_commit(
     k: torch.Tensor,
     v: torch.Tensor | None,
@@ -172,6 +233,7 @@ def gdn_replay_commit(
     track_steps: torch.Tensor | None = None,
     *,
     raw: RawRecord | None = None,
+    config: ReplayConfig = CONFIGS[0],
 ) -> None:
     """The twin of ``reference.gdn_replay_commit``, in place; one layer, or all at once with a leading dimension.
 
@@ -213,14 +275,15 @@ def gdn_replay_commit(
     if bs == 0:
         return
     track = track_slots is not None and track_steps is not None
-    _gdn_replay_commit_kernel[(triton.cdiv(value_dim, BV), layers * value_heads, bs)](
+    lanes, parts = key_parts(np2(key_dim))
+    _gdn_replay_commit_kernel[(triton.cdiv(value_dim, config.bv), layers * value_heads, bs)](
         k, k if v is None else v, a, b, a_log, dt_bias, path, commit_lens, state, slots,
         slots if track_slots is None else track_slots, slots if track_steps is None else track_steps,
         conv, weight, weight if bias is None else bias,
         width, path.shape[1], channels, k.stride(0), k.stride(2), (k if v is None else v).stride(2), a.stride(0), a.stride(2),
         state.stride(0), state.stride(1), *conv_strides,
-        H=heads, HV=value_heads, K=key_dim, V=value_dim, BK=np2(key_dim), BV=BV, RAW=raw is not None,
-        BIAS=bias is not None, SILU=activation is not None, TRACK=track, num_warps=1, num_stages=3,
+        H=heads, HV=value_heads, K=key_dim, V=value_dim, BK=np2(key_dim), BV=config.bv, LANES=lanes, PARTS=parts, RAW=raw is not None,
+        BIAS=bias is not None, SILU=activation is not None, TRACK=track, num_warps=config.warps, num_stages=3,
     )  # fmt: skip
 
 
@@ -237,13 +300,12 @@ def variants() -> Iterator[Variant]:
         )
         signature |= {"stride_state_layer": "i64", "stride_state_slot": "i32", "stride_conv_layer": "i64"}
         signature |= dict.fromkeys(("stride_conv_slot", "stride_conv_channel", "stride_conv_tap"), "i32")
-        for raw in (True, False):
-            for track in (True, False):
-                constexprs = {
-                    "H": 16, "HV": 48, "K": 128, "V": 128, "BK": 128, "BV": BV, "RAW": raw, "BIAS": False, "SILU": True,
-                    "TRACK": track,
-                }  # fmt: skip
-                yield Variant(
-                    "gdn_replay_commit", _gdn_replay_commit_kernel, signature, constexprs, num_warps=1, num_stages=3,
-                    label=f"{dtype[1:]} raw={raw} track={track}",
-                )  # fmt: skip
+        for config, raw, track in itertools.product(CONFIGS, (True, False), (True, False)):
+            constexprs = {
+                "H": 16, "HV": 48, "K": 128, "V": 128, "BK": 128, "BV": config.bv, "LANES": 32, "PARTS": 4, "RAW": raw,
+                "BIAS": False, "SILU": True, "TRACK": track,
+            }  # fmt: skip
+            yield Variant(
+                "gdn_replay_commit", _gdn_replay_commit_kernel, signature, constexprs, num_warps=config.warps, num_stages=3,
+                label=f"{dtype[1:]} BV{config.bv} raw={raw} track={track}",
+            )  # fmt: skip

@@ -1,10 +1,12 @@
 """Gated DeltaNet over a tree without a state per node: one read of the root state per head.
 
-With G_i the sum of log decays from the root to row i, D_ij = e^{G_i - G_j} for ancestors j of i, and unit keys:
-    (I + A) U = W,   A_ij = beta_i D_ij (k_i . k_j),   W_i = beta_i (v_i - e^{G_i} S0 k_i)
-    O_i = e^{G_i} S0 q_i + sum_{j = i or ancestor} D_ij (q_i . k_j) U_j
-A is nilpotent (a row has at most L ancestors), so (I + A)^-1 = (I - A)(I + A^2)(I + A^4)...: a few small matrix
-products instead of a walk through the levels.  Rows are taken in tiles; a tile reads the U of earlier tiles.
+With unit keys and queries, G_i the sum of log decays from the root to row i, and sums over i and its ancestors:
+    o_i = e^{G_i} (q_i - sum_j z_ij beta_j k_j) S0^T + sum_j z_ij beta_j e^{G_i - G_j} v_j
+    z_ij = q_i . k_j - sum_m z_im beta_m (k_m . k_j),   m = i and the ancestors of i below j
+The weights z of a row live on its own path of at most L + 1 rows, so they are solved row by row, from the row up,
+without any matrix inverse; only then do they become a matrix, for three products.  (They are the row's line of
+B (I + A)^-1 in the WY form, with the decays divided out; U itself is not needed, since the commit replays the path.)
+A first small kernel makes the products of all pairs of keys and queries once per key head.
 """
 
 from __future__ import annotations
@@ -18,33 +20,23 @@ import triton.language as tl
 
 from ..tables import TreeTables
 from .ancestor_bits import ancestor_bits
-from .common import SHARED_LIMIT, Variant, device_limit, interpreting, np2, require, require_runnable
+from .common import Variant, interpreting, np2, require, require_runnable
 
-FULL = 64
+PAIR_BLOCK = 64
 
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """Tile of one program: ``bv`` value channels of one head; ``solve`` = precision of the triangular solve."""
+    """Tile of one program: ``rows`` rows and ``chunks`` times ``bv`` value channels of one head.
 
+    ``solve``: how float32 products of float32 factors are made (bf16x3 or a precision of tl.dot).
+    """
+
+    rows: int
     bv: int
+    chunks: int
     warps: int
-    solve: str = "tf32x3"
-    needs_shared: int = 0  # bytes at 128 key channels, as the compile matrix measures them
-
-
-# In order of preference.  Every entry is tested (selftest, interpreter tests) before the launcher may pick it.
-# (32 value channels with bf16x3 faulted at 128 rows on an H200 with Triton 3.6, so there is no such entry.)
-CONFIGS = (
-    VerifyConfig(64, 4, "bf16x3", needs_shared=98 << 10),
-    VerifyConfig(16, 4, "tf32x3", needs_shared=90 << 10),
-)
-
-
-def tail_rows(width: int) -> int:
-    """Rows of the last, smaller tile (0 = the width is a multiple of the full tile)."""
-    rest = width % FULL
-    return 0 if rest == 0 else max(16, np2(rest))
+    solve: str = "bf16x3"
 
 
 @triton.jit
@@ -54,22 +46,6 @@ def _mma(x, y, EMULATE: tl.constexpr):
         product = tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="ieee")
     else:
         product = tl.dot(x, y)
-    return product
-
-
-@triton.jit
-def _against_state(x, p_state, SPLIT: tl.constexpr, EMULATE: tl.constexpr):
-    """x [R, K] @ S0^T [K, BV]: 16-bit x against the state's upper and lower halves, or full float32.
-
-    The state is read for each product (from the L2 cache after the first) rather than kept in registers.
-    """
-    state = tl.trans(tl.load(p_state, volatile=True).to(tl.float32))
-    if SPLIT:
-        high = state.to(x.dtype)
-        low = (state - high.to(tl.float32)).to(x.dtype)
-        product = _mma(x, high, EMULATE) + _mma(x, low, EMULATE)
-    else:
-        product = tl.dot(x.to(tl.float32), state, input_precision="tf32x3")
     return product
 
 
@@ -98,16 +74,10 @@ def _inverse_norm(x):
 
 @triton.jit
 def _visible(bits_ptr, flat, W, c, lane, mask):
-    """[R, C] 1.0 where column c + lane is a strict ancestor of the row."""
+    """[R, C] True where column c + lane is a strict ancestor of the row."""
     word = tl.load(bits_ptr + flat * W + c // 64, mask=mask, other=0)
     shift = (c % 64 + lane).to(tl.int64)
     return ((word[:, None] >> shift[None, :]) & 1) == 1
-
-
-@triton.jit
-def _decay(total, total_c, norm_c, seen):
-    """[R, C] e^{G_i - G_j} |k_j|^-1 where row i sees column j, else 0 (the exponent of an ancestor is never > 0)."""
-    return tl.where(seen, tl.exp(tl.minimum(total[:, None] - total_c[None, :], 0.0)) * norm_c[None, :], 0.0)
 
 
 @triton.jit
@@ -126,150 +96,199 @@ def _precise(x, y, SOLVE: tl.constexpr, EMULATE: tl.constexpr):
 
 
 @triton.jit
+def _by_exact(x, y, SPLIT: tl.constexpr, EMULATE: tl.constexpr):
+    """float32 x @ y, where y is an input: 16-bit y takes two products, since it has no lower half."""
+    if SPLIT:
+        high = x.to(y.dtype)
+        low = (x - high.to(tl.float32)).to(y.dtype)
+        product = _mma(low, y, EMULATE) + _mma(high, y, EMULATE)
+    else:
+        product = tl.dot(x, y.to(tl.float32), input_precision="tf32x3")
+    return product
+
+
+@triton.jit
+def _pairs_kernel(
+    q_ptr, k_ptr, kk_ptr, qk_ptr, norm_ptr, T, stride_q, stride_k, scale,
+    H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, SPLIT: tl.constexpr, EMULATE: tl.constexpr,
+):  # fmt: skip
+    """One C x C block of the unit keys' products with each other and with the unit (and scaled) queries."""
+    blocks = tl.cdiv(T, C)
+    r, c = tl.program_id(0) // blocks * C, tl.program_id(0) % blocks * C
+    if c > r:  # no row has an ancestor after itself
+        return
+    h = tl.program_id(1)
+    b = tl.program_id(2).to(tl.int64)
+    lane = tl.arange(0, C)
+    channel = h * K + tl.arange(0, K)
+    row, column = r + lane, c + lane
+    p_row = (b * T + row)[:, None]
+    k_c = tl.load(
+        k_ptr + (b * T + column)[:, None] * stride_k + channel[None, :], mask=(column < T)[:, None], other=0.0
+    )
+    k = tl.load(k_ptr + p_row * stride_k + channel[None, :], mask=(row < T)[:, None], other=0.0)
+    q = tl.load(q_ptr + p_row * stride_q + channel[None, :], mask=(row < T)[:, None], other=0.0)
+    norm, norm_c = _inverse_norm(k), _inverse_norm(k_c)
+    at = ((b * H + h) * T + row)[:, None] * T + column[None, :]
+    inside = (row < T)[:, None] & (column < T)[None, :]
+    tl.store(kk_ptr + at, norm[:, None] * norm_c[None, :] * _pairs(k, k_c, SPLIT, EMULATE), mask=inside)
+    q_norm = _inverse_norm(q) * scale
+    tl.store(qk_ptr + at, q_norm[:, None] * norm_c[None, :] * _pairs(q, k_c, SPLIT, EMULATE), mask=inside)
+    if r == c:
+        tl.store(norm_ptr + (b * H + h) * T + row, norm, mask=row < T)
+
+
+@triton.jit
+def _spread(z, bits_ptr, dep_ptr, b, r, c, T, W, R: tl.constexpr, D: tl.constexpr):
+    """z [R, D] by hops from the row -> [R, R] by column c .. c+R-1, 0 where a column is not on the row's path."""
+    lane = tl.arange(0, R)
+    flat = b * T + r + lane
+    inside = r + lane < T
+    seen = _visible(bits_ptr, flat, W, c, lane, inside) | ((r + lane)[:, None] == (c + lane)[None, :])
+    depth = tl.load(dep_ptr + flat, mask=inside, other=0)
+    depth_c = tl.load(dep_ptr + b * T + c + lane, mask=c + lane < T, other=0)
+    hops = tl.minimum(tl.maximum(depth[:, None] - depth_c[None, :], 0), D - 1)
+    return tl.where(seen, tl.gather(z, hops, 1), 0.0)
+
+
+@triton.jit
+def _path_weights(
+    a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, kk_ptr, qk_ptr, norm_ptr, b, hv, r, T, stride_a, stride_b,
+    H: tl.constexpr, GROUP: tl.constexpr, L: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """For rows r .. r+R-1 and the D rows up from each: z beta |k|^-1, z beta e^{G_i - G_j}; and e^{G_i} [R].
+
+    Hops are the first dimension, so that a row's path lies in one warp.
+    """
+    lane = tl.arange(0, R)
+    hop = tl.arange(0, D)[:, None]
+    inside = r + lane < T
+    flat = b * T + r + lane
+    path = tl.load(anc_ptr + flat[None, :] * L + hop - 1, mask=inside[None, :] & (hop > 0) & (hop <= L), other=-1)
+    path = tl.where(hop == 0, (r + lane)[None, :], path)
+    there = (path >= 0) & inside[None, :]
+    at = b * T + path
+    g = _log_decay(a_ptr, at * stride_a + hv, a_log_ptr, dt_ptr, hv, there)
+    beta = 1.0 / (1.0 + tl.exp(-tl.load(b_ptr + at * stride_b + hv, mask=there, other=0.0).to(tl.float32)))
+    head = (b * H + hv // GROUP) * T
+    z = tl.load(qk_ptr + (head + r + lane)[None, :] * T + path, mask=there, other=0.0)
+    for step in tl.static_range(L):
+        # Row ``step`` hops up has its weight; the rows above it lose what goes through it.
+        index = tl.full((D, R), step, tl.int32)
+        pair = tl.load(kk_ptr + (head + tl.gather(path, index, 0)) * T + path, mask=there & (hop > step), other=0.0)
+        z -= tl.gather(z * beta, index, 0) * pair
+    z *= beta
+    below = tl.cumsum(g, 0) - g
+    norm = tl.load(norm_ptr + head + path, mask=there, other=0.0)
+    return tl.trans(z * norm), tl.trans(z * tl.exp(tl.minimum(below, 0.0))), tl.exp(tl.sum(g, 0))
+
+
+@triton.jit
 def _tile(
-    q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, bits_ptr, u_ptr, total_ptr, o_ptr, p_state,
-    b, hv, r, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
-    HV: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BV: tl.constexpr, R: tl.constexpr,
-    C: tl.constexpr, FACTORS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, SPLIT: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, dep_ptr, bits_ptr, kk_ptr, qk_ptr, norm_ptr,
+    o_ptr, p_state, b, hv, r, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
+    H: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, D: tl.constexpr,
+    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, SPLIT: tl.constexpr,
     SOLVE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
-    """Rows r .. r+R-1 of one head and BV value channels.
-
-    The key side comes first, the query side after the solve: together they would not fit the registers.
-    """
-    channel = tl.arange(0, K)
-    value = tl.program_id(0) * BV + tl.arange(0, BV)
+    """Rows r .. r+R-1 of one head, CHUNKS * BV value channels."""
     lane = tl.arange(0, R)
-    wide = tl.arange(0, C)
-    row = r + lane
-    inside = row < T
-    flat = b * T + row
-    h = hv // GROUP
-    totals = total_ptr + (tl.program_id(0) * HV + hv) * tl.num_programs(2) * T
-    k = tl.load(k_ptr + flat[:, None] * stride_k + h * K + channel[None, :], mask=inside[:, None], other=0.0)
-    k_norm = _inverse_norm(k)
-    g = _log_decay(a_ptr, flat * stride_a + hv, a_log_ptr, dt_ptr, hv, inside)
-    beta = 1.0 / (1.0 + tl.exp(-tl.load(b_ptr + flat * stride_b + hv, mask=inside, other=0.0).to(tl.float32)))
-    own = lane[:, None] == lane[None, :]
-    strict = _visible(bits_ptr, flat, W, r, lane, inside)
-    total = tl.sum(tl.where(strict | own, g[None, :], 0.0), 1)
-    if not FIRST:
-        # The log decay of a row adds up over its ancestors in earlier tiles too.
-        for c in range(0, r, C):
-            g_c = _log_decay(a_ptr, (b * T + c + wide) * stride_a + hv, a_log_ptr, dt_ptr, hv, c + wide < T)
-            seen = _visible(bits_ptr, flat, W, c, wide, inside)
-            total += tl.sum(tl.where(seen, g_c[None, :], 0.0), 1)
-    v = tl.load(v_ptr + flat[:, None] * stride_v + hv * V + value[None, :], mask=inside[:, None], other=0.0)
-    u = _against_state(k, p_state, SPLIT, EMULATE)
-    u = beta[:, None] * (v.to(tl.float32) - (tl.exp(total) * k_norm)[:, None] * u)
-    if not FIRST:
-        for c in range(0, r, C):
-            at = b * T + c + wide
-            k_c = tl.load(k_ptr + at[:, None] * stride_k + h * K + channel[None, :])
-            u_c = tl.load(u_ptr + (at[:, None] * HV + hv) * V + value[None, :])
-            seen = _visible(bits_ptr, flat, W, c, wide, inside)
-            decay = _decay(total, tl.load(totals + at), _inverse_norm(k_c), seen)
-            u -= _precise((beta * k_norm)[:, None] * decay * _pairs(k, k_c, SPLIT, EMULATE), u_c, SOLVE, EMULATE)
-    power = -(beta * k_norm)[:, None] * _decay(total, total, k_norm, strict) * _pairs(k, k, SPLIT, EMULATE)
-    u += _precise(power, u, SOLVE, EMULATE)
-    for _ in tl.static_range(FACTORS):
-        power = _precise(power, power, SOLVE, EMULATE)
-        u += _precise(power, u, SOLVE, EMULATE)
-    if not LAST:
-        tl.store(u_ptr + (flat[:, None] * HV + hv) * V + value[None, :], u, mask=inside[:, None])
-        tl.store(totals + flat, total, mask=inside)
-        tl.debug_barrier()  # later tiles of this program read what its other threads wrote
-
-    q = tl.load(q_ptr + flat[:, None] * stride_q + h * K + channel[None, :], mask=inside[:, None], other=0.0)
-    q_norm = _inverse_norm(q) * scale
-    weight = _decay(total, total, k_norm, strict | own) * _pairs(q, k, SPLIT, EMULATE)
-    out = tl.exp(total)[:, None] * _against_state(q, p_state, SPLIT, EMULATE)
-    out += tl.dot(weight, u, input_precision="tf32" if SPLIT else "tf32x3")
-    if not FIRST:
-        for c in range(0, r, C):
-            at = b * T + c + wide
-            k_c = tl.load(k_ptr + at[:, None] * stride_k + h * K + channel[None, :])
-            u_c = tl.load(u_ptr + (at[:, None] * HV + hv) * V + value[None, :])
-            seen = _visible(bits_ptr, flat, W, c, wide, inside)
-            cross = _decay(total, tl.load(totals + at), _inverse_norm(k_c), seen) * _pairs(q, k_c, SPLIT, EMULATE)
-            out += tl.dot(cross, u_c, input_precision="tf32" if SPLIT else "tf32x3")
-    out = q_norm[:, None] * out
-    tl.store(
-        o_ptr + (flat[:, None] * HV + hv) * V + value[None, :], out.to(o_ptr.dtype.element_ty), mask=inside[:, None]
-    )
+    inside = r + lane < T
+    flat = b * T + r + lane
+    key = hv // GROUP * K + tl.arange(0, K)
+    value = tl.program_id(0) * (BV * CHUNKS) + tl.arange(0, BV)
+    z_k, z_v, decay = _path_weights(
+        a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, kk_ptr, qk_ptr, norm_ptr, b, hv, r, T, stride_a, stride_b,
+        H, GROUP, L, D, R,
+    )  # fmt: skip
+    q = tl.load(q_ptr + flat[:, None] * stride_q + key[None, :], mask=inside[:, None], other=0.0)
+    y = (_inverse_norm(q) * scale)[:, None] * q.to(tl.float32)
+    for c in range(0, r + R, R):
+        k = tl.load(
+            k_ptr + (b * T + c + lane)[:, None] * stride_k + key[None, :], mask=(c + lane < T)[:, None], other=0.0
+        )
+        y -= _by_exact(_spread(z_k, bits_ptr, dep_ptr, b, r, c, T, W, R, D), k, SPLIT, EMULATE)
+    y *= decay[:, None]
+    for chunk in range(CHUNKS):
+        channel = hv * V + value + chunk * BV
+        out = _precise(y, tl.trans(tl.load(p_state + chunk * BV * K).to(tl.float32)), SOLVE, EMULATE)
+        for c in range(0, r + R, R):
+            at = (b * T + c + lane)[:, None]
+            v = tl.load(v_ptr + at * stride_v + channel[None, :], mask=(c + lane < T)[:, None], other=0.0)
+            out += _by_exact(_spread(z_v, bits_ptr, dep_ptr, b, r, c, T, W, R, D), v, SPLIT, EMULATE)
+        p_out = o_ptr + flat[:, None] * (H * GROUP * V) + channel[None, :]
+        tl.store(p_out, out.to(o_ptr.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit
 def _gdn_tree_verify_kernel(
-    q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, state_ptr, slot_ptr, bits_ptr, u_ptr, total_ptr, o_ptr,
-    T, W, stride_q, stride_k, stride_v, stride_a, stride_b, stride_slot, stride_head, scale,
-    HV: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BV: tl.constexpr, FULL: tl.constexpr,
-    TAIL: tl.constexpr, TILES: tl.constexpr, FACTORS: tl.constexpr, SPLIT: tl.constexpr, SOLVE: tl.constexpr,
-    EMULATE: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, state_ptr, slot_ptr, anc_ptr, dep_ptr, bits_ptr,
+    kk_ptr, qk_ptr, norm_ptr, o_ptr,
+    T, W, tiles, stride_q, stride_k, stride_v, stride_a, stride_b, stride_slot, stride_head, scale,
+    H: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, D: tl.constexpr,
+    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, SINGLE: tl.constexpr, SPLIT: tl.constexpr,
+    SOLVE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     hv = tl.program_id(1)
-    b = tl.program_id(2).to(tl.int64)
-    value = tl.program_id(0) * BV + tl.arange(0, BV)
+    if SINGLE:
+        b = tl.program_id(2).to(tl.int64)
+        r = 0
+    else:
+        b = (tl.program_id(2) // tiles).to(tl.int64)
+        r = (tiles - 1 - tl.program_id(2) % tiles) * R  # the tile with most work starts first
+    value = tl.program_id(0) * (BV * CHUNKS) + tl.arange(0, BV)
     slot = tl.load(slot_ptr + b).to(tl.int64)
     if slot < 0:  # a padding request: its output is 0, like upstream's
-        for r in range(0, T, 16):
-            row = r + tl.arange(0, 16)
-            at = ((b * T + row)[:, None] * HV + hv) * V + value[None, :]
-            tl.store(o_ptr + at, tl.zeros((16, BV), o_ptr.dtype.element_ty), mask=(row < T)[:, None])
+        row = r + tl.arange(0, R)
+        for chunk in range(CHUNKS):
+            at = ((b * T + row)[:, None] * (H * GROUP) + hv) * V + value[None, :] + chunk * BV
+            tl.store(o_ptr + at, tl.zeros((R, BV), o_ptr.dtype.element_ty), mask=(row < T)[:, None])
         return
     channel = tl.arange(0, K)
     p_state = state_ptr + slot * stride_slot + hv * stride_head + value[:, None] * K + channel[None, :]
-    if TILES == 1 and TAIL == 0:
-        _tile(
-            q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, bits_ptr, u_ptr, total_ptr, o_ptr, p_state,
-            b, hv, 0, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
-            HV, GROUP, K, V, BV, FULL, FULL, FACTORS, True, True, SPLIT, SOLVE, EMULATE,
-        )  # fmt: skip
-    elif TILES > 0:
-        for tile in range(TILES):
-            _tile(
-                q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, bits_ptr, u_ptr, total_ptr, o_ptr, p_state,
-                b, hv, tile * FULL, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
-                HV, GROUP, K, V, BV, FULL, FULL, FACTORS, False, False, SPLIT, SOLVE, EMULATE,
-            )  # fmt: skip
-    if TAIL > 0:
-        _tile(
-            q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, bits_ptr, u_ptr, total_ptr, o_ptr, p_state,
-            b, hv, TILES * FULL, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
-            HV, GROUP, K, V, BV, TAIL, FULL, FACTORS, TILES == 0, True, SPLIT, SOLVE, EMULATE,
-        )  # fmt: skip
+    _tile(
+        q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, dep_ptr, bits_ptr, kk_ptr, qk_ptr, norm_ptr,
+        o_ptr, p_state, b, hv, r, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
+        H, GROUP, K, V, L, D, BV, CHUNKS, R, SPLIT, SOLVE, EMULATE,
+    )  # fmt: skip
 
 
 @dataclass
 class VerifyScratch:
-    """U and G of the rows that later tiles read; shared by all layers, since layers run one after another."""
+    """Products of key and query pairs, and the keys' norms; shared by all layers, since layers run one by one."""
 
-    u: torch.Tensor
-    total: torch.Tensor
+    kk: torch.Tensor
+    qk: torch.Tensor
+    norm: torch.Tensor
 
     @classmethod
-    def empty(cls, bs: int, width: int, heads: int, value_dim: int, device: torch.device | str) -> VerifyScratch:
-        rows = bs * width if width > FULL else 0
-        return cls(
-            u=torch.empty((rows * heads * value_dim,), dtype=torch.float32, device=device),
-            total=torch.empty((rows * heads * (value_dim // 16),), dtype=torch.float32, device=device),
-        )
+    def empty(cls, bs: int, width: int, key_heads: int, device: torch.device | str) -> VerifyScratch:
+        def new(n: int) -> torch.Tensor:
+            return torch.empty((bs * key_heads * width * n,), dtype=torch.float32, device=device)
+
+        return cls(kk=new(width), qk=new(width), norm=new(1))
 
 
-def pick_config(value_dim: int, limit: int) -> VerifyConfig:
-    """The first tile that divides the value channels and fits the device's shared memory."""
+# Every entry is tested (selftest, interpreter tests) before the launcher may pick it.
+CONFIGS = (
+    VerifyConfig(16, 64, 1, 4),
+    VerifyConfig(16, 64, 2, 4),
+    VerifyConfig(32, 64, 1, 4),
+    VerifyConfig(32, 64, 2, 4),
+    VerifyConfig(64, 64, 1, 4),
+    VerifyConfig(64, 64, 2, 4),
+    VerifyConfig(16, 16, 1, 4, "tf32x3"),
+)
+
+
+def pick_config(width: int, programs: int, value_dim: int) -> VerifyConfig:
+    """A tile for ``programs`` = requests x value heads of ``width`` rows."""
+    rows = min(64, max(16, np2(width)))
+    chunks = 1 if programs < 132 else 2
     for config in CONFIGS:
-        if value_dim % config.bv == 0 and limit >= config.needs_shared:
+        if config.rows == rows and value_dim % (config.bv * config.chunks) == 0 and config.chunks <= chunks:
             return config
-    raise ValueError(f"gdn_tree_verify: value head size {value_dim} must be a multiple of 16.")
-
-
-def factors(max_depth: int) -> int:
-    """Squarings after the first factor so that 2^(n+1) covers the longest path (max_depth + 1 rows)."""
-    n = 0
-    while 2 ** (n + 1) < max_depth + 1:
-        n += 1
-    return n
+    return CONFIGS[-1]
 
 
 def gdn_tree_verify(
@@ -312,38 +331,48 @@ def gdn_tree_verify(
         out = torch.empty((bs, width, value_heads, value_dim), dtype=v.dtype, device=v.device)
     if bs == 0:
         return out
-    config = config or pick_config(value_dim, device_limit(q))
-    require(value_dim % config.bv == 0, op, f"tile {config.bv} does not divide the value head size {value_dim}.")
+    config = config or pick_config(width, bs * value_heads, value_dim)
+    own = config.bv * config.chunks
+    require(value_dim % own == 0, op, f"{own} channels a program do not divide the value head size {value_dim}.")
     if scratch is None:
-        scratch = VerifyScratch.empty(bs, width, value_heads, value_dim, q.device)
-    _gdn_tree_verify_kernel[(value_dim // config.bv, value_heads, bs)](
-        q, k, v, a, b, a_log, dt_bias, state, slots, bits, scratch.u, scratch.total, out,
-        width, bits.shape[2], q.stride(1), k.stride(1), v.stride(1), a.stride(1), b.stride(1),
-        state.stride(0), state.stride(1), key_dim**-0.5,
-        HV=value_heads, GROUP=value_heads // heads, K=key_dim, V=value_dim, BV=config.bv, FULL=FULL,
-        TAIL=tail_rows(width), TILES=width // FULL, FACTORS=factors(tables.max_depth),
-        SPLIT=k.dtype != torch.float32, SOLVE=config.solve, EMULATE=interpreting(),
+        scratch = VerifyScratch.empty(bs, width, heads, q.device)
+    block = min(PAIR_BLOCK, max(16, np2(width)))
+    scale, split, levels = key_dim**-0.5, k.dtype != torch.float32, tables.max_depth
+    _pairs_kernel[(triton.cdiv(width, block) ** 2, heads, bs)](
+        q, k, scratch.kk, scratch.qk, scratch.norm, width, q.stride(1), k.stride(1), scale,
+        H=heads, K=key_dim, C=block, SPLIT=split, EMULATE=interpreting(), num_warps=4, num_stages=1,
+    )  # fmt: skip
+    tiles = triton.cdiv(width, config.rows)
+    _gdn_tree_verify_kernel[(value_dim // own, value_heads, bs * tiles)](
+        q, k, v, a, b, a_log, dt_bias, state, slots, tables.anc, tables.dep, bits, scratch.kk, scratch.qk, scratch.norm, out,
+        width, bits.shape[2], tiles, q.stride(1), k.stride(1), v.stride(1), a.stride(1), b.stride(1),
+        state.stride(0), state.stride(1), scale,
+        H=heads, GROUP=value_heads // heads, K=key_dim, V=value_dim, L=levels, D=np2(levels + 1), BV=config.bv,
+        CHUNKS=config.chunks, R=config.rows, SINGLE=tiles == 1, SPLIT=split, SOLVE=config.solve, EMULATE=interpreting(),
         num_warps=config.warps, num_stages=1,
     )  # fmt: skip
     return out
 
 
 def variants() -> Iterator[Variant]:
-    order = ("q_ptr", "k_ptr", "v_ptr", "a_ptr", "b_ptr")
-    signature = dict.fromkeys(order, "*bf16")
-    signature |= {"a_log_ptr": "*fp32", "dt_ptr": "*fp32", "state_ptr": "*fp32", "slot_ptr": "*i32", "bits_ptr": "*i64",
-                  "u_ptr": "*fp32", "total_ptr": "*fp32", "o_ptr": "*bf16", "T": "i32", "W": "i32"}  # fmt: skip
+    inputs = dict.fromkeys(("q_ptr", "k_ptr"), "*bf16")
+    scratch = dict.fromkeys(("kk_ptr", "qk_ptr", "norm_ptr"), "*fp32")
+    pairs = inputs | scratch | {"T": "i32", "stride_q": "i32", "stride_k": "i32", "scale": "fp32"}
+    for block in (16, 32, 64):
+        constexprs = {"H": 16, "K": 128, "C": block, "SPLIT": True, "EMULATE": False}
+        yield Variant("gdn_tree_verify", _pairs_kernel, pairs, constexprs, label=f"pairs {block}")
+    signature = inputs | dict.fromkeys(("v_ptr", "a_ptr", "b_ptr"), "*bf16")
+    signature |= {"a_log_ptr": "*fp32", "dt_ptr": "*fp32", "state_ptr": "*fp32", "slot_ptr": "*i32", "anc_ptr": "*i32",
+                  "dep_ptr": "*i32", "bits_ptr": "*i64", "o_ptr": "*bf16", "T": "i32", "W": "i32", "tiles": "i32"} | scratch  # fmt: skip
     strides = ("stride_q", "stride_k", "stride_v", "stride_a", "stride_b", "stride_slot", "stride_head")
     signature |= dict.fromkeys(strides, "i32") | {"scale": "fp32"}
     for config in CONFIGS:
-        fits = tuple(arch for arch, limit in SHARED_LIMIT.items() if limit >= config.needs_shared)
-        # One tile of each height, and a loop over full tiles with a tail: together every path of the kernel.
-        for tiles, tail in ((0, 16), (0, 32), (0, 64), (2, 16)):
+        for single in (True, False):
             constexprs = {
-                "HV": 48, "GROUP": 3, "K": 128, "V": 128, "BV": config.bv, "FULL": FULL, "TAIL": tail,
-                "TILES": tiles, "FACTORS": 3, "SPLIT": True, "SOLVE": config.solve, "EMULATE": False,
+                "H": 16, "GROUP": 3, "K": 128, "V": 128, "L": 15, "D": 16, "BV": config.bv, "CHUNKS": config.chunks,
+                "R": config.rows, "SINGLE": single, "SPLIT": True, "SOLVE": config.solve, "EMULATE": False,
             }  # fmt: skip
             yield Variant(
                 "gdn_tree_verify", _gdn_tree_verify_kernel, signature, constexprs, num_warps=config.warps,
-                label=f"BV{config.bv} W{config.warps} {config.solve} {tiles}x{FULL}+{tail}", architectures=fits,
+                label=f"{config.rows}x{config.bv}x{config.chunks} W{config.warps} {config.solve} single={single}",
             )  # fmt: skip
