@@ -51,7 +51,7 @@ def explain(store: Store, run_id: str, key: str) -> Explanation:
     verdict, reasons = _verdict(task, tasks, evidence, store.clock())
     return Explanation(
         run.id, key, task.state, verdict,
-        (*reasons, *looked, *_first_or_again(task, before), *_run_reasons(run, task)),
+        (*reasons, *looked, *_first_or_again(task, before, evidence), *_run_reasons(run, task)),
         _changed(task, before), facts_before, facts_now, evidence,
     )  # fmt: skip
 
@@ -92,7 +92,9 @@ def _completed(evidence: EvidenceRecord, said: list[Reason], now: float) -> tupl
     return "done", [*said, Reason("proven", proven)]
 
 
-def _first_or_again(task: TaskRecord, before: TaskRecord | None) -> list[Reason]:
+def _first_or_again(task: TaskRecord, before: TaskRecord | None, evidence: EvidenceRecord | None) -> list[Reason]:
+    if before is None and evidence is not None and evidence.proved_by_run != task.run_id:
+        return [Reason("forgotten", f"run {evidence.proved_by_run} completed it and has been forgotten since")]
     if before is None:
         return [Reason("first", "no other run of this graph on this host completed it")]
     changes = _changed(task, before)

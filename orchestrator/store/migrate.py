@@ -11,7 +11,7 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import URL, Connection, create_engine, event, text
 
 from orchestrator.store.schema import HEAD, check_known
 
@@ -29,7 +29,9 @@ def migrate_sqlite(path: Path, target: str = HEAD) -> Path | None:
         kept.append(back_up(path, found))
 
     # Batch migrations copy tables, which must not fire ON DELETE rules: foreign keys stay off for this connection.
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 60, "isolation_level": None})
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)), connect_args={"timeout": 60, "isolation_level": None}
+    )
     event.listen(engine, "begin", begin)
     _upgrade(engine, str(path), target, backup)
     return kept[0] if kept else None

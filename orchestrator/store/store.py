@@ -73,6 +73,8 @@ def open_store(url: str, read_only: bool = False, clock: Clock = time.time) -> S
     """
     if url.startswith("sqlite:///"):
         path = Path(url.removeprefix("sqlite:///"))
+        if path.is_dir():
+            raise UsageError(f"--state {url}: that is a folder; name the file in it, as in sqlite:///{path}/state.db")
         return _open_sqlite(path, read_only, clock)
     if url.startswith(("postgresql+psycopg://", "postgresql://")):
         return _open_postgres(url, clock)

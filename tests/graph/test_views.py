@@ -185,6 +185,8 @@ def test_evidence_kept_by_reuse_outlives_the_run_that_gave_it(tmp_path: Path) ->
         kept = store.evidence.get(store.tasks.get(second.run_id, "a").evidence_id or 0)
         assert kept.proved_by_run == first.run_id
         assert kept.expires_at == 1_800_001_000.0
+        forgotten = f"run {first.run_id} completed it and has been forgotten since"
+        assert ("forgotten", forgotten) in reasons(store, second.run_id, "a")
 
 
 def _artifact(ctx: TaskContext) -> Mapping[str, Any]:

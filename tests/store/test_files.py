@@ -89,7 +89,16 @@ def test_a_missing_folder_and_a_wrong_url(tmp_path: Path) -> None:
     assert "cannot be opened" in refused(tmp_path / "nowhere" / "state.db")
     with pytest.raises(UsageError, match="write sqlite:///FILE"):
         open_store("mysql://localhost/x")
+    for folder in ("sqlite:///", f"sqlite:///{tmp_path}"):
+        with pytest.raises(UsageError, match="that is a folder"):
+            open_store(folder)
     assert "no store" in refused(tmp_path / "state.db", read_only=True)
+
+
+def test_a_file_name_is_taken_as_it_is(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path}/of 100% ?mode=ro #1.db") as store:
+        add_run(store)
+    assert (tmp_path / "of 100% ?mode=ro #1.db").exists()
 
 
 def test_a_full_disk_loses_nothing(path: Path) -> None:
