@@ -53,6 +53,11 @@ class Shape:
     context: int = 32768
     tokens: int = 0  # --max-total-tokens; 0 where SGLang takes what is left
 
+    def on_one_of(self, ranks: int) -> Shape:
+        """What one rank of a tensor-parallel group holds; logits and tables are whole on each."""
+        split = ("weights", "kv_row", "draft_kv_row", "channels", "key_heads", "value_heads")
+        return replace(self, **{name: getattr(self, name) // ranks for name in split})
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -214,6 +219,7 @@ def check(args: Any, config: DDTreeConfig) -> str | None:
         return None
     try:
         shape = shape_of(target, draft, config, args.context_length, int(args.max_total_tokens or 0))
+        shape = shape.on_one_of(int(args.tp_size))
     except KeyError:
         return None  # an architecture that this does not know is judged by SGLang's own allocation
     return refusal(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from sglang.kernels.ops.speculative.dflash import _prepare_dflash_draft_block_unchecked
+from sglang.srt.distributed import get_tp_group
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
@@ -34,7 +35,8 @@ class GraphDDTreeWorker(DDTreeWorker):
         config = self.config
         runner = self.target_worker.model_runner
         self.tree = StaticTree(int(server_args.max_running_requests), config.width, config.max_depth, self.device)
-        self._sampler = TreeSampler(runner.model.lm_head, config, self.tree)
+        self.group = get_tp_group()
+        self._sampler = TreeSampler(runner.model.lm_head, config, self.tree, self.group)
         self._refuse_layers(runner.model)
         # Allocated here, so that SGLang sizes the KV pool with what is left.
         self._states = self._build_states(runner)
@@ -91,6 +93,8 @@ class GraphDDTreeWorker(DDTreeWorker):
         self.row_logits.adjust(logits, batch, tables, barrier)
         self.metrics.stage_done("verify")
         chosen = target_tokens(logits, batch.sampling_info, width, self.tree.positions[:bs])
+        if int(self.group.world_size) > 1 and not batch.sampling_info.is_all_greedy:
+            self.group.broadcast(chosen, src=0)  # every rank has noise of its own
         result = self.tree.next_output(bs)
         walk(
             chosen, tables, out=(result.path, result.commit_lens, result.bonus, result.out_tokens),

@@ -67,7 +67,7 @@ def test_shipped_pairs_are_read_from_their_folders(pair):
 def test_a_server_that_would_not_fit_is_refused_with_its_arguments(pair, monkeypatch):
     args = SimpleNamespace(
         model_path=str(pair.target), speculative_draft_model_path=str(pair.draft), context_length=1024,
-        max_total_tokens=None, max_running_requests=64, mem_fraction_static=0.8,
+        tp_size=1, max_total_tokens=None, max_running_requests=64, mem_fraction_static=0.8,
     )  # fmt: skip
     config = DDTreeConfig.read(16, 1025)
     for gib, refused in ((24, False), (1, True)):
@@ -75,3 +75,10 @@ def test_a_server_that_would_not_fit_is_refused_with_its_arguments(pair, monkeyp
         assert (preflight.check(args, config) is not None) == refused
     monkeypatch.setattr(preflight, "free_memory", lambda device: None)
     assert preflight.check(args, config) is None
+
+
+def test_ranks_of_a_group_share_what_is_split():
+    whole, half = static_bytes(BIG, Ask(64, 8)), static_bytes(BIG.on_one_of(2), Ask(64, 8))
+    assert half["records"] * 2 == whole["records"]
+    assert half["kv"] * 2 == whole["kv"]
+    assert half["tree tables and masks"] == whole["tree tables and masks"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from harness import Engine, Pair, add_noise, close_current
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang_ddtree import ops
+from sglang_ddtree.patches import request_refusal
 from sglang_ddtree.penalties import path_tokens
+from sglang_ddtree.target_tokens import target_tokens
 
 PENALTIES: dict[str, dict[str, Any]] = {
     "frequency": {"frequency_penalty": 0.7},
@@ -127,12 +130,44 @@ def test_logprobs_are_those_of_decoding_token_by_token(pair, engine):
 
 @pytest.mark.parametrize("field", ["return_hidden_states", "return_sampling_mask"])
 def test_what_is_refused_names_the_field(field):
-    from types import SimpleNamespace
-
-    from sglang_ddtree.patches import request_refusal
-
     sampling = SimpleNamespace(min_p=0.0)
     request = SimpleNamespace(return_hidden_states=False, return_sampling_mask=False, sampling_params=sampling)
     assert request_refusal(request) is None
     setattr(request, field, True)
     assert field in str(request_refusal(request))
+
+
+@pytest.mark.parametrize("top_k", [1 << 30, 3])
+def test_a_seeded_row_draws_what_sglang_draws_at_its_position(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.layers import sampler
+    from sglang.srt.layers.sampler import sampling_from_probs_torch, top_k_top_p_min_p_sampling_from_probs_torch
+
+    def drawn(logprobs: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        column = torch.arange(logprobs.shape[1])[None]
+        mixed = (
+            (seed.long()[:, None] * 7919 + positions[:, None] * 104729 + column * 15485863) * 2654435761 % 4294967291
+        )
+        return (logprobs - (-(mixed.double() + 0.5).div(4294967291).log()).log()).argmax(1, keepdim=True)
+
+    monkeypatch.setattr(sampler, "multinomial_with_seed", drawn)  # SGLang's own hashes with a GPU kernel
+    torch.manual_seed(3)
+    width, seeds = 6, torch.tensor([7, 11])
+    both = SimpleNamespace(
+        is_all_greedy=False, temperatures=torch.full((2, 1), 0.8), top_ks=torch.full((2,), top_k), top_ps=torch.ones(2),
+        min_ps=torch.zeros(2), need_top_k_sampling=top_k < 64, need_top_p_sampling=False, need_min_p_sampling=False,
+        sampling_seed=seeds,
+    )  # fmt: skip
+    logits, positions = torch.randn(2 * width, 64), torch.tensor([[4, 5, 5, 6, 6, 7], [9, 10, 10, 10, 11, 12]])
+    found = target_tokens(logits, both, width, positions)
+    for request in range(2):
+        for row in range(width):
+            probs = (logits[request * width + row] / 0.8).softmax(-1)[None]
+            seed, place = seeds[request : request + 1], positions[request, row : row + 1]
+            if top_k < 64:
+                one = torch.ones(1)
+                want = top_k_top_p_min_p_sampling_from_probs_torch(
+                    probs, torch.tensor([top_k]), one, one * 0, False, seed, place
+                )
+            else:
+                want = sampling_from_probs_torch(probs, seed, place)
+            assert int(found[request, row]) == int(want)

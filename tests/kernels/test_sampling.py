@@ -59,37 +59,3 @@ def test_greedy_rows_take_the_best_token_beside_sampled_ones() -> None:
     tokens = target_tokens(logits, both, 50, NOWHERE)
     assert torch.equal(tokens[0], logits[:50].argmax(-1))
     assert not torch.equal(tokens[1], logits[50:].argmax(-1))
-
-
-@pytest.mark.parametrize("top_k", [1 << 30, 3])
-def test_a_seeded_row_draws_what_sglang_draws_at_its_position(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sglang.srt.layers import sampler
-    from sglang.srt.layers.sampler import sampling_from_probs_torch, top_k_top_p_min_p_sampling_from_probs_torch
-
-    def drawn(logprobs: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        column = torch.arange(logprobs.shape[1])[None]
-        mixed = (
-            (seed.long()[:, None] * 7919 + positions[:, None] * 104729 + column * 15485863) * 2654435761 % 4294967291
-        )
-        return (logprobs - (-(mixed.double() + 0.5).div(4294967291).log()).log()).argmax(1, keepdim=True)
-
-    monkeypatch.setattr(sampler, "multinomial_with_seed", drawn)  # SGLang's own hashes with a GPU kernel
-    torch.manual_seed(3)
-    width, seeds = 6, torch.tensor([7, 11])
-    both = sampling(0.8, top_k)
-    both.temperatures, both.sampling_seed = torch.full((2, 1), 0.8), seeds
-    both.top_ks, both.top_ps, both.min_ps = torch.full((2,), top_k), torch.ones(2), torch.zeros(2)
-    logits, positions = torch.randn(2 * width, 64), torch.tensor([[4, 5, 5, 6, 6, 7], [9, 10, 10, 10, 11, 12]])
-    found = target_tokens(logits, both, width, positions)
-    for request in range(2):
-        for row in range(width):
-            probs = (logits[request * width + row] / 0.8).softmax(-1)[None]
-            seed, place = seeds[request : request + 1], positions[request, row : row + 1]
-            if top_k < 64:
-                one = torch.ones(1)
-                want = top_k_top_p_min_p_sampling_from_probs_torch(
-                    probs, torch.tensor([top_k]), one, one * 0, False, seed, place
-                )
-            else:
-                want = sampling_from_probs_torch(probs, seed, place)
-            assert int(found[request, row]) == int(want)

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ VARIANTS: dict[str, list[str]] = {
     "page 16": ["--page-size", "16"],
     "16 rows": [],
 }
+SEEDED = ("seeded reference", "seeded tree")
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Plan:
     draft: str
     width: int
     on_cpu: bool
+    tp: int = 1
     servers: dict[str, Server] = field(default_factory=dict)
 
     def arguments(self, arm: str) -> list[str]:
@@ -60,7 +63,11 @@ class Plan:
                 "--mem-fraction-static", "0.3", "--max-total-tokens", "60000", "--max-running-requests", str(BATCH),
                 "--cuda-graph-max-bs-decode", str(BATCH), "--chunked-prefill-size", str(CHUNK), "--trust-remote-code",
             ]  # fmt: skip
-        if arm == "reference":
+        if self.tp > 1 and arm != "reference":
+            base += ["--tp-size", str(self.tp)]
+        if arm in SEEDED:
+            base.append("--enable-deterministic-inference")
+        if arm in ("reference", "seeded reference"):
             # With overlap SGLang's own penalties are one token late.
             return [*base, "--disable-overlap-schedule"]
         if arm == "linear":
@@ -124,8 +131,10 @@ class Campaign:
             self.add({**head, **timed(run)})
 
 
-def arms_of(on_cpu: bool) -> list[str]:
-    return ["reference", "linear", "tree", *([] if on_cpu else VARIANTS), "broken draft"]
+def arms_of(on_cpu: bool, hybrid: bool) -> list[str]:
+    """Everything this device runs; seeds once, since they have nothing to do with recurrent layers."""
+    extra = [] if on_cpu else [*VARIANTS, *(() if hybrid else SEEDED)]
+    return ["reference", "linear", "tree", *extra, "broken draft"]
 
 
 def check_pair(campaign: Campaign, plan: Plan, arms: list[str], logs: Path, port: int, asked: IdLists) -> None:
@@ -170,6 +179,8 @@ def check_pair(campaign: Campaign, plan: Plan, arms: list[str], logs: Path, port
         )
     else:
         check("greedy beside sampled", lambda: checks.beside_sampled(reference, tree, asked))
+        if all(name in servers for name in SEEDED):
+            check("seeds", lambda: checks.seeds(servers[SEEDED[0]], servers[SEEDED[1]], few))
         check("sampling", lambda: checks.sampling(reference, tree, asked[0], 3200), needs=20)
     total, aborted = (40, 10) if plan.on_cpu else (200, 50)
     check(
@@ -188,20 +199,33 @@ def main() -> int:
     parser.add_argument("--stagger", type=float, default=15, help="seconds between the starts of two pairs")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the speed rows; 0 leaves them out")
     parser.add_argument("--port", type=int, default=31000)
+    parser.add_argument("--tp", type=int, default=1, help="GPUs per server, the reference's excepted")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     out = Path(os.environ.get("OUT", "."))
     campaign = Campaign(options.seconds, options.json)
     plans, threads = [], []
+    # In a process of its own: its arithmetic must not hold up the requests.
+    command = [sys.executable, "-m", "sglang_ddtree.bench.campaign_drift"]
+    drift = (
+        None if options.cpu else subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    )
     try:
         for i, label in enumerate(options.pairs.split(",")):
             folder = options.models / label
-            plan = Plan(label, target_for(folder, options.cpu, out), str(folder / "draft"), options.width, options.cpu)
+            plan = Plan(
+                label,
+                target_for(folder, options.cpu, out),
+                str(folder / "draft"),
+                options.width,
+                options.cpu,
+                options.tp,
+            )
             plans.append(plan)
             sets = [options.models / "prompts" / f"{name}.jsonl" for name in PROMPT_SETS]
             asked = [ids[:400] for ids in prompts(plan.target, sets, 3)]
-            arms = options.arms.split(",") if options.arms else arms_of(options.cpu)
+            arms = options.arms.split(",") if options.arms else arms_of(options.cpu, "hybrid" in label)
             args = (campaign, plan, arms, out, options.port + 1000 * i, asked)
             threads.append(threading.Thread(target=check_pair, args=args))
             threads[-1].start()
@@ -211,12 +235,23 @@ def main() -> int:
                 time.sleep(options.stagger)
         for thread in threads:
             thread.join()
+        if drift is not None:
+            campaign.check(plans[-1], "drift of a recurrent state", lambda: drift_result(drift, campaign.left()))
         for plan in plans if options.rounds else []:
             speed_rows(campaign, plan, asked, options.rounds)
     finally:
         for plan in plans:
             plan.stop()
+        if drift is not None and drift.poll() is None:
+            drift.kill()
     return 1 if any(row.get("ok") is False for row in campaign.rows) else 0
+
+
+def drift_result(process: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
+    text, _ = process.communicate(timeout=max(seconds, 1))
+    if process.returncode:
+        return {"ok": False, "error": text[-600:]}
+    return dict(json.loads(text.strip().splitlines()[-1]))
 
 
 def target_for(folder: Path, on_cpu: bool, out: Path) -> str:

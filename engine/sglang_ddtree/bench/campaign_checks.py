@@ -180,6 +180,27 @@ def sampling(reference: Server, arm: Server, prompt: list[int], draws: int, batc
     return {"ok": ok and power < P_LEAST, "draws": draws, "p_of_two_temperatures": power, **rows}
 
 
+def seeds(reference: Server, arm: Server, asked: IdLists, tokens: int = 48) -> dict[str, Any]:
+    """Seeded sampling is repeatable, alone and in a batch, and draws what decoding token by token draws.
+
+    A seed fixes the noise, not the logits: where bfloat16 logits differ in their last bit, a draw at the edge between two
+    tokens can differ, so the share of answers equal to the reference's is given and most must be.
+    """
+    settings = [{"temperature": 0.8, "sampling_seed": 100 + i, "top_k": 40 if i % 2 else -1} for i in range(len(asked))]
+    once = [arm.generate(ids, tokens, **s)["output_ids"] for ids, s in zip(asked, settings, strict=True)]
+    again = [arm.generate(ids, tokens, **s)["output_ids"] for ids, s in zip(asked, settings, strict=True)]
+    wanted = [reference.generate(ids, tokens, **s)["output_ids"] for ids, s in zip(asked, settings, strict=True)]
+    other = arm.generate(asked[0], tokens, **{**settings[0], "sampling_seed": 7})["output_ids"]
+    equal = sum(a == b for a, b in zip(once, wanted, strict=True))
+    parts = [
+        next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), None)
+        for a, b in zip(once, wanted, strict=True)
+    ]
+    ok = once == again and 2 * equal > len(asked) and other != once[0]
+    return {"ok": ok, "repeated_equal": once == again, "equal_to_reference": equal, "of": len(asked), "parts_at": parts,
+            "another_seed_differs": other != once[0]}  # fmt: skip
+
+
 def _draw(server: Server, prompt: list[int], draws: int, batch: int, extra: dict[str, Any]) -> IdLists:
     """``draws`` continuations of five tokens."""
     found: IdLists = []
