@@ -1,6 +1,6 @@
 """Kills real deployments with SIGKILL at random events, resumes them, and compares the end with an undisturbed run.
 
-python -m tests.graph.real_kills [--points N] [--per-run K] [--seed S] [--way keep|adopt]
+python -m tests.graph.real_kills [--points N] [--per-run K] [--seed S] [--way keep|adopt] [--home DIR]
 
 Ends with a line `N passed, N failed`. One embedded host with the real SGLang on CPU serves all deployments; each gets a
 store of its own and the host as it was found, and is killed and resumed K times on its way, in K different tasks. Some
@@ -29,6 +29,7 @@ from typing import Any
 from orchestrator.graph.model import State
 from orchestrator.hosts.load import load_inventory, select_host
 from orchestrator.hosts.session import HostSession, open_session
+from orchestrator.release.manifest import Manifest
 from orchestrator.store.records import Event
 from orchestrator.store.store import open_store
 from orchestrator.transport.embedded import embedded_home, processes_of, remove_embedded
@@ -97,11 +98,12 @@ class Yard:
     """The embedded host and the stores of the points."""
 
     def __init__(self, home: Path) -> None:
-        port = free_ports(6)
-        (home / "hosts.yaml").write_text(INVENTORY.format(port=port))
-        self.story = Story(home, port)
-        self.config = select_host(load_inventory(home / "hosts.yaml"), HOST)
-        self.stores = 0
+        inventory = home / "hosts.yaml"
+        if not inventory.exists():
+            inventory.write_text(INVENTORY.format(port=free_ports(6)))
+        self.config = select_host(load_inventory(inventory), HOST)
+        self.story = Story(home, self.config.service.port)
+        self.stores = len(list(home.glob("point*.db")))
 
     def new_store(self) -> str:
         self.stores += 1
@@ -141,7 +143,7 @@ class Yard:
                 "unit runs": session.services.status(session.unit).running,
                 "release of the unit": definition.release if definition else None,
                 "units": sorted(path.name for path in self._services().iterdir()),
-                "releases": {name: (len(one.added), len(one.changed)) for name, one in releases.items()},
+                "releases": {name: shape(one) for name, one in releases.items()},
                 "current": session.releases.current(),
                 "known good": sorted(one.release for one in session.releases.known_good()),
                 "switch armed": session.deadman.status().state in ("armed", "firing"),
@@ -183,6 +185,12 @@ class Yard:
             if found == wanted or time.monotonic() > deadline:
                 return found
             time.sleep(0.5)
+
+
+def shape(release: Manifest) -> tuple[int, int, str]:
+    """Files added and changed in the clone, and the digest of the environment that it was cloned from."""
+    source = release.source_digest
+    return len(release.added), len(release.changed), source.sha256 if source else ""
 
 
 def must(result: Result) -> Result:
@@ -312,19 +320,11 @@ def draw_points(count: int, per_run: int, runs: Mapping[str, Undisturbed], draw:
     return found
 
 
-def tree_sha(story: Story) -> str:
-    """Every path, mode, link and byte of the service's environment."""
-    command = 'tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$1" -cf - . | sha256sum'
-    done = subprocess.run(["sh", "-c", command, "sh", story.environment()], capture_output=True, text=True, check=True)
-    return done.stdout.split()[0]
-
-
 def run_points(
     yard: Yard, deployments: Callable[[Mapping[str, Undisturbed]], list[list[Point]]], ways: Sequence[str]
 ) -> int:
     """Prints failures and the number of kill points; 0 when all passed."""
     must(yard.story.orchestrate("hosts", "start", HOST, timeout_s=RUN_S))
-    environment = tree_sha(yard.story)
     runs = {}
     for name in ways:
         yard.as_found()
@@ -343,9 +343,6 @@ def run_points(
             print(f"  FAILED: {problem}", flush=True)
         print(f"  {'ok' if not problems else 'failed'} after {time.monotonic() - started:.0f} s", flush=True)
     yard.as_found()
-    if tree_sha(yard.story) != environment:
-        print("FAILED: the environment of the linear service is no longer byte-identical", flush=True)
-        failed += 1
     print(f"{passed + failed} kill points with real phases tried")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
@@ -357,6 +354,7 @@ def main() -> int:
     parser.add_argument("--per-run", type=int, default=4, help="how often a deployment is killed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--way", choices=WAYS, action="append", help="how the deployments end; default: all in turn")
+    parser.add_argument("--home", type=Path, help="keep the host there for the next call, which then starts at once")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit must not leave the host behind
     print(f"seed {options.seed}", flush=True)
@@ -365,17 +363,27 @@ def main() -> int:
 
         engine_env.make()
         os.environ["ORCHESTRATE_ENGINE_BASE"] = str(engine_env.engine_python().parent.parent)
+    draw = random.Random(options.seed)
+    with prepared(options.home) as yard:
+        return run_points(
+            yard,
+            lambda runs: draw_points(options.points, options.per_run, runs, draw),
+            options.way or list(WAYS),
+        )
+
+
+@contextmanager
+def prepared(home: Path | None) -> Iterator[Yard]:
+    """The yard in `home`, which stays for the next call, else in a folder that is removed."""
+    if home is not None:
+        home.mkdir(parents=True, exist_ok=True)
+        yield Yard(home)
+        return
     with tempfile.TemporaryDirectory(prefix="real-kills-") as name:
-        home = Path(name)
         try:
-            draw = random.Random(options.seed)
-            return run_points(
-                Yard(home),
-                lambda runs: draw_points(options.points, options.per_run, runs, draw),
-                options.way or list(WAYS),
-            )
+            yield Yard(Path(name))
         finally:
-            remove_embedded(home, HOST)
+            remove_embedded(Path(name), HOST)
 
 
 if __name__ == "__main__":
