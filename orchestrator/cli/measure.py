@@ -1,4 +1,4 @@
-"""`orchestrate smoke` and `orchestrate bench`."""
+"""`orchestrate smoke` and `orchestrate bench`; by address they run without inventory, store and SSH."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ from typing import Any
 
 import click
 
-from orchestrator import operations
 from orchestrator.cli.by_url import run_by_url
 from orchestrator.cli.context import Cli, command_options
-from orchestrator.cli.oracle import run_oracle
-from orchestrator.cli.place import read_settings, workplace
-from orchestrator.cli.summary import verdict_sentence
-from orchestrator.cli.sweep import print_sweep
-from orchestrator.documents import SUCCESS
+from orchestrator.cli.settings import read_settings
 from orchestrator.errors import ExitCode, UsageError
-from orchestrator.graph.runner import RunResult
 from orchestrator.hosts import secrets
 from orchestrator.openai.smoke import reference_of, run_smoke, smoke_passed
 
@@ -51,16 +45,14 @@ def smoke(
             reference=reference_of(reference, key) if reference else None,
         )
         return _smoke_end(cli, smoke_passed(results), [r.to_json() for r in results])
-    config = cli.host(host)
-    spec = operations.build_graph("smoke", config, {})
-    with workplace(cli) as place:
-        result, body = _run(cli, place, spec, config, {})
-        checks = place.store.tasks.get(result.run_id, "smoke").output or {}
-    if result.exit_code:
-        cli.out.document(ExitCode(result.exit_code), {"checks": checks.get("checks", []), **body}, result.reason)
-        cli.out.error(result.reason)
-        return ExitCode(result.exit_code)
-    return _smoke_end(cli, True, checks["checks"])
+    from orchestrator.cli.measure_host import smoke_host
+
+    body, code, error = smoke_host(cli, cli.host(host))
+    if code:
+        cli.out.document(code, body, error)
+        cli.out.error(error)
+        return code
+    return _smoke_end(cli, True, body["checks"])
 
 
 def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
@@ -122,6 +114,9 @@ def bench(
     if linear_url or tree_url or any(by_url.values()):
         raise UsageError("--linear-url and --tree-url belong together; --control-token, --api-key and --out to them.")
     values = read_settings(settings) | {name: str(value) for name, value in given.items() if value is not None}
+    from orchestrator.cli.measure_host import bench_host
+    from orchestrator.cli.oracle import run_oracle
+
     config = cli.host(host)
     if oracle:
         cli.confirm(f"Run the acceptance oracle on {config.name}? It computes there for a while.", yes=yes)
@@ -130,44 +125,5 @@ def bench(
         raise UsageError("--device belongs to --oracle; the sweep measures where the service runs.")
     if prompts:
         values["prompts"] = str(Path(prompts).resolve())
-    spec = operations.build_graph("bench", config, values)
     cli.confirm(f"Measure on {config.name}? Side engines are started there for a while.", yes=yes)
-    with workplace(cli) as place:
-        result, body = _run(cli, place, spec, config, values)
-        found = _measured(place, result)
-    code = ExitCode(result.exit_code)
-    print_sweep(cli.out, found["arms"])
-    if body["verdict"]:
-        cli.out.line(f"verdict  {verdict_sentence(body['verdict'])}")
-    if body["run_report"]:
-        cli.out.line(f"report   {body['run_report']}")
-    error = None if code in SUCCESS else result.reason
-    told = {key: body[key] for key in ("verdict", "run_report")}
-    cli.out.document(code, {"run_id": result.run_id, **found, **told}, error)
-    if error:
-        cli.out.error(error)
-    return code
-
-
-def _measured(place: operations.Workplace, result: RunResult) -> dict[str, Any]:
-    """The parts of the document that the sweep fills: arms, rows, and the comparison with an earlier sweep."""
-    from orchestrator.report.sweeps import sweep_of
-
-    sweep = sweep_of(place.store, result.run_id)
-    outputs = {task.key: task.output or {} for task in result.tasks}
-    return {
-        "arms": [arm.to_json() for arm in sweep.arms] if sweep else [],
-        "rows": [row.to_json() for row in sweep.rows] if sweep else [],
-        "against": outputs.get("hold-against", {}).get("against"),
-        "changes": outputs.get("hold-against", {}).get("changes", []),
-    }
-
-
-def _run(
-    cli: Cli, place: operations.Workplace, spec: Any, config: Any, values: dict[str, str]
-) -> tuple[RunResult, dict[str, Any]]:
-    from orchestrator.cli.progress import RunProgress
-
-    with RunProgress({task.key: task.content for task in spec.tasks}, cli.out.progress_console) as progress:
-        result = operations.run_graph(place, spec, config, values, on_event=progress)
-    return result, operations.run_document(place, result)
+    return bench_host(cli, config, values)

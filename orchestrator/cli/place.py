@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 from orchestrator.cli.context import Cli
-from orchestrator.errors import UsageError
 from orchestrator.operations import Workplace
 from orchestrator.store.store import open_store, open_to_read
 
@@ -40,16 +39,3 @@ class FirstUseProgress:
         self._said, self._said_at = text, now
         share = f" ({done:.0f}/{total:.0f})" if done is not None and total else ""
         self._out.note(f"  first use, {now - self._started:4.0f} s: {text}{share}", style="dim")
-
-
-def read_settings(pairs: tuple[str, ...], reason: str | None = None) -> dict[str, str]:
-    """`--set name=value` options as a mapping; --reason is the setting of that name."""
-    settings: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--set {pair}: write it as name=value.")
-        settings[name.strip()] = value.strip()
-    if reason is not None:
-        settings["reason"] = reason
-    return settings

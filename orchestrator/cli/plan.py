@@ -8,7 +8,8 @@ import click
 
 from orchestrator import operations
 from orchestrator.cli.context import Cli, command_options
-from orchestrator.cli.place import read_settings, workplace
+from orchestrator.cli.place import workplace
+from orchestrator.cli.settings import read_settings
 from orchestrator.documents import encode, write_whole
 from orchestrator.errors import ExitCode
 from orchestrator.graph.preview import Preview

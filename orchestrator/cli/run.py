@@ -11,8 +11,9 @@ import click
 
 from orchestrator import operations
 from orchestrator.cli.context import Cli, command_options
-from orchestrator.cli.place import read_settings, workplace
+from orchestrator.cli.place import workplace
 from orchestrator.cli.progress import RunProgress
+from orchestrator.cli.settings import read_settings
 from orchestrator.cli.summary import print_summary
 from orchestrator.documents import SUCCESS, envelope
 from orchestrator.errors import ExitCode, OrchestrateError, UsageError

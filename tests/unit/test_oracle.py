@@ -166,6 +166,13 @@ def test_bad_prompt_sets_end_before_the_host_is_contacted(name: str, content: st
 
 
 def test_options_of_the_oracle_alone_are_refused_without_it(tmp_path: Path) -> None:
-    code, said = bench(tmp_path, "--prompts", "x.jsonl")
+    code, said = bench(tmp_path, "--device", "cpu")
     assert code == 2
-    assert "belong to --oracle" in said
+    assert "belongs to --oracle" in said
+
+
+def test_prompts_of_a_sweep_that_cannot_be_read_end_it_before_the_host_is_contacted(tmp_path: Path) -> None:
+    code, said = bench(tmp_path, "--prompts", str(tmp_path / "none.jsonl"))
+    assert code == 2
+    assert "can't be read as a prompt set" in said
+    assert not (tmp_path / ".embedded").exists()
