@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,13 @@ Switch = Callable[[int], object]  # makes the tree server draft with that many n
 
 @dataclass(frozen=True)
 class Servers:
-    """The two arms. switch: None when the tree server holds one width only."""
+    """The two arms. trees: budget -> address; budget 0 stands for every budget that has no server of its own.
+
+    switch: tells the server at trees[0] which of its widths to use; None when it holds one only.
+    """
 
     linear: str
-    tree: str
+    trees: Mapping[int, str]
     api_key: str | None = None
     flush: bool = True
     switch: Switch | None = None
@@ -36,34 +39,51 @@ class Servers:
         return self._arm("linear", self.linear, 0)
 
     def open_tree(self, budget: int) -> Callable[[], AbstractContextManager[Arm]]:
-        return lambda: self._arm(f"ddtree-{budget}", self.tree, budget)
+        return lambda: self._arm(f"ddtree-{budget}", self.tree(budget), budget)
+
+    def tree(self, budget: int) -> str:
+        """The address of the server for a budget; UsageError when none was given."""
+        url = self.trees.get(budget) or self.trees.get(0)
+        if url is None:
+            raise UsageError(f"No --tree-url was given for {budget} nodes; add --tree-url {budget}=URL.")
+        return url
+
+    def switched(self, budget: int) -> bool:
+        """Whether that budget's server must be told its width."""
+        return self.switch is not None and budget > 0 and budget not in self.trees
 
     @contextmanager
     def _arm(self, name: str, url: str, budget: int) -> Iterator[Arm]:
         def change() -> None:
-            if self.switch and budget:
+            if self.switch and self.switched(budget):
                 self.switch(budget)
 
         yield Arm(
-            name, url, budget, api_key=self.api_key, flush=self.flush, sample=local_sampler(url),
-            switch=change,
+            name, url, budget, api_key=self.api_key, flush=self.flush, sample=local_sampler(url), switch=change
         )  # fmt: skip
 
 
 def check_algorithms(servers: Servers, budgets: Sequence[int]) -> None:
-    """UsageError unless one server is linear DFLASH, and the other a DDTREE that can have these budgets."""
-    for url, wanted in ((servers.linear, "DFLASH"), (servers.tree, "DDTREE")):
-        with Client(url, servers.api_key) as client:
-            info = client.server_info()
-        found = str(info.get("speculative_algorithm") or "none").upper()
-        if found != wanted:
-            raise UsageError(f"{url} serves {found}, and {wanted} is needed there; exchange or correct the addresses.")
-        width = info.get("speculative_num_draft_tokens")
-        if wanted == "DDTREE" and servers.switch is None and [width] != [budget + 1 for budget in budgets]:
+    """UsageError unless one server is linear DFLASH, and the others are DDTREE with the budgets asked for."""
+    _require(servers.linear, servers.api_key, "DFLASH")
+    for budget in budgets:
+        url = servers.tree(budget)
+        nodes = _require(url, servers.api_key, "DDTREE")
+        if nodes != budget and not servers.switched(budget):
             raise UsageError(
-                f"{url} has {int(width or 1) - 1} tree nodes and can't be told to have others without --control-token; "
-                f"measure --budgets {int(width or 1) - 1}."
+                f"{url} has {nodes} tree nodes and can't be told to have {budget} without --control-token; "
+                f"measure --budgets {nodes}, or name a server for each budget (--tree-url {budget}=URL)."
             )
+
+
+def _require(url: str, api_key: str | None, wanted: str) -> int:
+    """The tree nodes of a server; UsageError when it serves another algorithm than `wanted`."""
+    with Client(url, api_key) as client:
+        info = client.server_info()
+    found = str(info.get("speculative_algorithm") or "none").upper()
+    if found != wanted:
+        raise UsageError(f"{url} serves {found}, and {wanted} is needed there; exchange or correct the addresses.")
+    return int(info.get("speculative_num_draft_tokens") or 1) - 1
 
 
 def local_sampler(url: str) -> Callable[[], HostSample | None] | None:

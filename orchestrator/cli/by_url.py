@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
 CODES = {Decision.ADOPT: ExitCode.DONE, Decision.INVALID: ExitCode.BENCH_INVALID}
 
 
-def run_by_url(cli: Cli, linear: str, tree: str, given: dict[str, Any]) -> int:
+def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any]) -> int:
     """Measure, write rows, result and report into a folder, and return the exit code of the verdict."""
     values = DEFAULTS | {name: value for name, value in given.items() if value is not None}
     unknown = sorted(values.keys() - {*DEFAULTS, "prompts", "api_key", "control_token", "out"})
@@ -33,7 +34,9 @@ def run_by_url(cli: Cli, linear: str, tree: str, given: dict[str, Any]) -> int:
         raise UsageError(f"{unknown[0]} does not apply to servers given by address; these do: {', '.join(DEFAULTS)}.")
     budgets, loads = numbers("--budgets", values["budgets"]), numbers("--loads", values["loads"])
     prompts = load_prompts(Path(values["prompts"])) if values.get("prompts") else load_prompt_sets(shipped_sets())
-    servers = Servers(linear, tree, key_of(values.get("api_key"), "--api-key"), switch=_switch(tree, values))
+    addresses = addresses_of(trees)
+    key = key_of(values.get("api_key"), "--api-key")
+    servers = Servers(linear, addresses, key, switch=_switch(addresses.get(0), values))
     check_algorithms(servers, budgets)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = Path(values.get("out") or cli.home / ".run" / "reports" / f"bench-{stamp}")
@@ -60,7 +63,8 @@ def _end(cli: Cli, result: SweepResult, folder: Path, servers: Servers) -> int:
     from orchestrator.report.run_report import write_report
 
     verdict = result.verdict.to_json()
-    facts = {"linear": servers.linear, "tree": servers.tree}
+    trees = ", ".join(f"{budget}: {url}" if budget else url for budget, url in servers.trees.items())
+    facts = {"linear": servers.linear, "tree": trees}
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     files = write_report(RunReport("Paired sweep of two servers", folder.name, made, facts, sweep=result), folder)
     arms = [arm.to_json() for arm in result.arms]
@@ -78,10 +82,24 @@ def _end(cli: Cli, result: SweepResult, folder: Path, servers: Servers) -> int:
     return code
 
 
-def _switch(tree: str, values: dict[str, Any]) -> Switch | None:
+def addresses_of(trees: Sequence[str]) -> dict[int, str]:
+    """`URL` for every budget (under 0), or `B=URL` for one; UsageError for two of the same."""
+    found: dict[int, str] = {}
+    for text in trees:
+        budget, equals, url = text.partition("=")
+        key, url = (int(budget), url) if equals and budget.isdecimal() else (0, text)
+        if key in found:
+            raise UsageError(f"--tree-url {text}: that is the second address for {key or 'every budget'}.")
+        found[key] = url
+    return found
+
+
+def _switch(tree: str | None, values: dict[str, Any]) -> Switch | None:
     token = key_of(values.get("control_token"), "--control-token")
     if token is None:
         return None
+    if tree is None:
+        raise UsageError("--control-token switches the widths of one server; give --tree-url URL without a budget.")
     from orchestrator.bench.width_switch import WidthSwitch
 
     switch = WidthSwitch(tree, token)

@@ -87,7 +87,13 @@ def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
     "--device", metavar="NAME", help="With --oracle: cpu, cuda or cuda:N; default: a GPU with room, else cpu."
 )
 @click.option("--linear-url", metavar="URL", help="Measure two servers that run already: the linear DFLASH one,")
-@click.option("--tree-url", metavar="URL", help="and the DDTREE one. No inventory, nothing is started or stored.")
+@click.option(
+    "--tree-url",
+    "tree_urls",
+    multiple=True,
+    metavar="[B=]URL",
+    help="and the DDTREE one, or one for each budget. No inventory, nothing is started or stored.",
+)
 @click.option("--control-token", metavar="REF", help="With --tree-url: its SGLANG_DDTREE_CONTROL_TOKEN (env:NAME, …).")
 @click.option("--api-key", metavar="REF", help="With --tree-url: key of both servers (env:NAME, file:PATH, cmd:…).")
 @click.option("--out", metavar="DIR", help="With --tree-url: folder of rows and report; one that exists is continued.")
@@ -101,7 +107,7 @@ def bench(
     prompts: str | None,
     device: str | None,
     linear_url: str | None,
-    tree_url: str | None,
+    tree_urls: tuple[str, ...],
     control_token: str | None,
     api_key: str | None,
     out: str | None,
@@ -109,9 +115,11 @@ def bench(
     **given: Any,
 ) -> int:
     by_url = {"control_token": control_token, "api_key": api_key, "out": out}
-    if linear_url and tree_url:
-        return run_by_url(cli, linear_url, tree_url, {**read_settings(settings), **given, **by_url, "prompts": prompts})
-    if linear_url or tree_url or any(by_url.values()):
+    if linear_url and tree_urls:
+        return run_by_url(
+            cli, linear_url, tree_urls, {**read_settings(settings), **given, **by_url, "prompts": prompts}
+        )
+    if linear_url or tree_urls or any(by_url.values()):
         raise UsageError("--linear-url and --tree-url belong together; --control-token, --api-key and --out to them.")
     values = read_settings(settings) | {name: str(value) for name, value in given.items() if value is not None}
     from orchestrator.cli.measure_host import bench_host

@@ -73,6 +73,13 @@ def test_servers_that_cannot_be_the_arms_are_refused(call: Call, servers: tuple[
     assert "serves DDTREE, and DFLASH is needed" in exchanged["error"]
     assert "32 tree nodes and can't be told" in call(*by_url(servers, tmp_path), code=2)["error"]
     assert "max_live_load does not apply" in call(*by_url(servers, tmp_path), "--max-live-load", "1", code=2)["error"]
+    one_each = [f"--tree-url={budget}={servers[1].url}" for budget in (15, 32)]
+    many = call("bench", "--linear-url", servers[0].url, *one_each, *QUICK, code=2)
+    assert "can't be told to have 15" in many["error"]
+    twice = call("bench", "--linear-url", servers[0].url, *one_each[:1] * 2, *QUICK, code=2)
+    assert "second address for 15" in twice["error"]
+    lacking = call("bench", "--linear-url", servers[0].url, one_each[1], *QUICK, code=2)
+    assert "add --tree-url 15=URL" in lacking["error"]
     assert "belong together" in call("bench", "--tree-url", servers[1].url, code=2)["error"]
     wrong = tmp_path / "token"
     wrong.write_text("another-token-123")
