@@ -40,6 +40,7 @@ VARIANTS: dict[str, list[str]] = {
     "page 16": ["--page-size", "16"],
     "16 rows": [],
 }
+MAIN = ("reference", "linear", "tree")
 SEEDED = ("seeded reference", "seeded tree")
 
 
@@ -98,6 +99,14 @@ class Plan:
             log = logs / f"{self.label}-{arm.replace(' ', '-')}.log"
             self.servers[arm] = Server(arm, self.arguments(arm), port + 20 * i, log, on_cpu=self.on_cpu)
 
+    def await_start(self, campaign: Campaign, arms: list[str]) -> None:
+        """Wait for servers; one that does not come up is a failed row."""
+        for name in arms:
+            server = self.servers[name]
+            if not server.wait(min(400 if self.on_cpu else 120, max(campaign.left(), 1))):
+                campaign.add({"pair": self.label, "check": f"start: {name}", "ok": False, "error": server.tail(4)})
+                self.servers.pop(name).stop()
+
     def stop(self, keep: tuple[str, ...] = ()) -> None:
         for name in [name for name in self.servers if name not in keep]:
             self.servers.pop(name).stop()
@@ -134,59 +143,74 @@ class Campaign:
 def arms_of(on_cpu: bool, hybrid: bool) -> list[str]:
     """Everything this device runs; seeds once, since they have nothing to do with recurrent layers."""
     extra = [] if on_cpu else [*VARIANTS, *(() if hybrid else SEEDED)]
-    return ["reference", "linear", "tree", *extra, "broken draft"]
+    return [*MAIN, *extra, "broken draft"]
 
 
 def check_pair(campaign: Campaign, plan: Plan, arms: list[str], logs: Path, port: int, asked: IdLists) -> None:
-    """Start a pair's servers and ask them everything."""
-    plan.start(arms, logs, port)
-    for name, server in list(plan.servers.items()):
-        if not server.wait(min(400 if plan.on_cpu else 120, max(campaign.left(), 1))):
-            campaign.add({"pair": plan.label, "check": f"start: {name}", "ok": False, "error": server.tail(4)})
-            plan.servers.pop(name).stop()
+    """Start a pair's servers and ask them everything; the variants start while the main ones are asked."""
+    main_arms = [arm for arm in arms if arm in MAIN]
+    others = [arm for arm in arms if arm not in MAIN]
+    plan.start(main_arms, logs, port)
+    plan.await_start(campaign, main_arms)
+    plan.start(others, logs, port + 100)
     servers = plan.servers
-    if "reference" not in servers or "tree" not in servers:
-        return
-    reference, tree = servers["reference"], servers["tree"]
+    if "reference" in servers and "tree" in servers:
+        main_checks(campaign, plan, asked)
+        plan.await_start(campaign, others)
+        variant_checks(campaign, plan, asked)
+    plan.stop(keep=MAIN)
+
+
+def main_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
+    """What one server with DDTREE is asked."""
+    reference, tree, few = plan.servers["reference"], plan.servers["tree"], asked[:6]
 
     def check(name: str, run: Callable[[], dict[str, Any]], needs: float = 8) -> None:
         campaign.check(plan, name, run, needs)
 
-    for name, server in servers.items():
-        if name not in ("reference", "broken draft"):
-            check(f"greedy: {name}", lambda s=server: checks.greedy(reference, s, asked, 96))  # type: ignore[misc]
-    few = asked[:6]
-    for name in ("eager", "no overlap"):
-        if name in servers:
-            check(f"equal acceptance: {name}", lambda n=name: checks.equal_acceptance(tree, servers[n], few))  # type: ignore[misc]
+    for name in ("linear", "tree"):
+        if name in plan.servers:
+            check(f"greedy: {name}", lambda s=plan.servers[name]: checks.greedy(reference, s, asked, 96))  # type: ignore[misc]
     long_ids = (asked[0] * 20)[: 4 * CHUNK + 37]
     check("chunked prefill", lambda: checks.greedy(reference, tree, [long_ids, long_ids[5:-3]], 64))
     check("multi-turn over the prefix cache", lambda: checks.turns(reference, tree, few[:4], asked[-1][:12]))
     wide = 8 if plan.on_cpu else BATCH
     lengths = [16] * (wide - 12 if wide > 12 else 3) + [40] * (11 if wide > 12 else 4) + [120]
-    check(
-        f"batch {wide} to 1",
-        lambda: checks.together(reference, tree, [asked[i % len(asked)] for i in range(wide)], lengths),
-    )
+    many = [asked[i % len(asked)] for i in range(wide)]
+    check(f"batch {wide} to 1", lambda: checks.together(reference, tree, many, lengths))
     check("stop tokens and strings", lambda: checks.stops(reference, tree, few[:4]))
     check("context limit", lambda: checks.context_limit(reference, tree, asked, CONTEXT))
     check("penalties and biases", lambda: checks.penalties(reference, tree, asked))
-    if "broken draft" in servers:
-        check("draft of NaN", lambda: checks.broken_draft(reference, servers["broken draft"], asked))
     if plan.on_cpu:
         campaign.add(
             {"pair": plan.label, "check": "sampling", "ok": None, "not_run": "SGLang's DFLASH is greedy on CPU"}
         )
     else:
         check("greedy beside sampled", lambda: checks.beside_sampled(reference, tree, asked))
-        if all(name in servers for name in SEEDED):
-            check("seeds", lambda: checks.seeds(servers[SEEDED[0]], servers[SEEDED[1]], few))
-        check("sampling", lambda: checks.sampling(reference, tree, asked[0], 3200), needs=20)
+        check("sampling", lambda: checks.sampling(reference, tree, asked[0], 2048), needs=20)
     total, aborted = (40, 10) if plan.on_cpu else (200, 50)
     check(
         f"{total} requests, {aborted} aborted", lambda: checks.aborts(reference, tree, asked, total, aborted), needs=15
     )
-    plan.stop(keep=("reference", "linear", "tree"))
+
+
+def variant_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
+    """What is asked of servers that differ from the main one in one switch, or have a broken draft."""
+    servers, few = plan.servers, asked[:6]
+    reference, tree = servers["reference"], servers["tree"]
+    for name in VARIANTS:
+        if name in servers:
+            run = lambda s=servers[name]: checks.greedy(reference, s, asked, 96)  # noqa: E731
+            campaign.check(plan, f"greedy: {name}", run)
+    for name in ("eager", "no overlap"):
+        if name in servers:
+            run = lambda s=servers[name]: checks.equal_acceptance(tree, s, few)  # noqa: E731
+            campaign.check(plan, f"equal acceptance: {name}", run)
+    if "broken draft" in servers:
+        broken = servers["broken draft"]
+        campaign.check(plan, "draft of NaN", lambda: checks.broken_draft(reference, broken, asked))
+    if all(name in servers for name in SEEDED):
+        campaign.check(plan, "seeds", lambda: checks.seeds(servers[SEEDED[0]], servers[SEEDED[1]], few))
 
 
 def main() -> int:
@@ -196,7 +220,7 @@ def main() -> int:
     parser.add_argument("--arms", help="comma-separated; the default is all that this device can run")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=240, help="when to stop beginning new checks")
-    parser.add_argument("--stagger", type=float, default=15, help="seconds between the starts of two pairs")
+    parser.add_argument("--stagger", type=float, default=0, help="seconds between the starts of two pairs")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the speed rows; 0 leaves them out")
     parser.add_argument("--port", type=int, default=31000)
     parser.add_argument("--tp", type=int, default=1, help="GPUs per server, the reference's excepted")

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .chi_squared import homogeneity
-from .serve import classified, mixed_batch, parity
+from .serve import TIE_NATS, classified, mixed_batch, parity
 from .server import Server
 
 P_LEAST = 1e-4  # a dozen tests: a right server fails one of them once in a thousand runs
@@ -140,13 +140,24 @@ def penalties(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
         got = [answer["output_ids"] for answer in answers]
         beside = classified(reference, asked[1:3], wanted[1:], got[1:])
         n = next((i for i, (a, b) in enumerate(zip(wanted[0], got[0], strict=True)) if a != b), None)
-        steps = answers[0]["meta_info"].get("spec_verify_ct")
+        gap = None if n is None else _gap_at(reference, asked[0], n, wanted[0][n], got[0][n], extra)
         rows[name] = {
-            "equal": n is None, "first_difference": n, "changes_the_text": plain != wanted[0], "passes": steps,
-            "neighbours": beside,
+            "equal": n is None, "first_difference": n, "gap": gap, "changes_the_text": plain != wanted[0],
+            "passes": answers[0]["meta_info"].get("spec_verify_ct"), "neighbours": beside,
         }  # fmt: skip
-        ok &= n is None and not beside["different"]
+        ok &= (gap is None or gap <= TIE_NATS) and not beside["different"]
     return {"ok": ok, **rows}
+
+
+def _gap_at(server: Server, ids: list[int], n: int, want: int, got: int, extra: dict[str, Any]) -> float:
+    """How much likelier a server finds its own n-th token than another, penalties included, in nats."""
+    body = {
+        "input_ids": ids, "return_logprob": True, "top_logprobs_num": 8,
+        "sampling_params": {"temperature": 0, "max_new_tokens": n + 1, "ignore_eos": True, **extra},
+    }  # fmt: skip
+    top = server.post("/generate", body)["meta_info"]["output_top_logprobs"][n]
+    logprob = {token: value for value, token, *_ in top}
+    return float(logprob[want] - logprob[got]) if want in logprob and got in logprob else 99.0
 
 
 def beside_sampled(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
