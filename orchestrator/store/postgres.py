@@ -40,6 +40,10 @@ class PostgresDatabase(Database):
             autocommit=True,
             row_factory=dict_row,
             connect_timeout=10,
+            keepalives_idle=10,  # a network that went silent ends in an error within half a minute
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=30_000,
             options="-c lock_timeout=120s -c idle_in_transaction_session_timeout=120s",
             application_name="orchestrate",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,9 +81,13 @@ def new_run(scene: Scene) -> Offer:
         "Tasks whose earlier proof still holds are reused, everything else is done again.",
         "A graph that changes the host locks it first; a failure after a change rolls back.",
     )
+    fields = (
+        Field("graph", "graph", graph, scene.graphs),
+        Field("host", "host", host, scene.hosts),
+        Field("settings", "settings, NAME=VALUE with spaces between (empty: none)", optional=True),
+    )
     return Proposal(
-        "Start a run", effects, lambda a: ("run", a["graph"], "--host", a["host"], "--yes"),
-        (Field("graph", "graph", graph, scene.graphs), Field("host", "host", host, scene.hosts)),
+        "Start a run", effects, lambda a: ("run", a["graph"], "--host", a["host"], *_settings(a), "--yes"), fields,
         "Start", starts_run=True,
     )  # fmt: skip
 
@@ -91,10 +96,10 @@ def resume(scene: Scene) -> Offer:
     run = scene.reading.run
     if run is None:
         return Refusal("there is no run to resume")
-    refused = _busy(scene.reading) or ("" if _left(scene.reading) else f"run {run.id} has nothing left to do")
+    left = scene.reading.left
+    refused = _busy(scene.reading) or ("" if left else f"run {run.id} has nothing left to do")
     if refused:
         return Refusal(refused)
-    left = _left(scene.reading)
     effects = (
         f"Run {run.id} of {run.graph} on {run.host} goes on in a process of its own.",
         *_what_runs(left, run.host),
@@ -126,7 +131,8 @@ def retry_task(scene: Scene) -> Offer:
     if task is None:
         return Refusal(refused)
     if task.state is State.SKIPPED:
-        return Refusal(f"task {task.key} was skipped: resume the run to have it done")
+        way = "resume the run" if task in scene.reading.left else "start a new run"
+        return Refusal(f"task {task.key} was skipped ({task.reason}): {way} to have it done")
     if task.state not in (
         State.FAILED,
         State.CANCELLED,
@@ -137,14 +143,14 @@ def retry_task(scene: Scene) -> Offer:
     ):
         return Refusal(f"task {task.key} is {STATE_WORDS[task.state]}")
     forced = ("--force", task.key) if task.state is State.COMPLETED else ()
-    waiting = [item.key for item in scene.reading.waits_for(task.key)]
+    waiting = _needed(scene.reading, task.key)
     effects = (
         f"Task {task.key} is done again: {task.content}"
         + (
             f" (now {STATE_WORDS[task.state]}: {task.reason})." if task.reason else f" (now {STATE_WORDS[task.state]})."
         ),
         *((f"What it needs is done first: {', '.join(waiting[:LISTED])}.",) if waiting else ()),
-        _touches([task]),
+        _touches([*(scene.reading.tasks[key] for key in waiting), task]),
         "Everything after it waits until the run is resumed.",
     )
     return Proposal(
@@ -162,7 +168,7 @@ def skip_task(scene: Scene) -> Offer:
     if task.state in (State.COMPLETED, State.SKIPPED):
         return Refusal(f"task {task.key} is {STATE_WORDS[task.state]} already")
     after = [t.key for t in scene.reading.tasks.values() if task.key in t.depends_on]
-    left = [item for item in _left(scene.reading) if item.key != task.key]
+    left = [item for item in scene.reading.left if item.key != task.key]
     effects = (
         f"Task {task.key} is left out: {task.content}.",
         *((f"These go on without its result: {', '.join(after[:LISTED])}.",) if after else ()),
@@ -235,6 +241,16 @@ ACTIONS: Mapping[str, tuple[str, str, Callable[[Scene], Offer]]] = {
 }
 
 
+def _settings(answers: Answers) -> tuple[str, ...]:
+    """What was typed as --set options; the command itself refuses what it does not know."""
+    text = answers.get("settings", "")
+    try:
+        parts = shlex.split(text)
+    except ValueError:  # a quotation mark without its partner, as while typing
+        parts = text.split()
+    return tuple(word for part in parts for word in ("--set", part))
+
+
 def _resume(reading: Reading, *more: str) -> tuple[str, ...]:
     assert reading.run is not None
     return ("run", reading.run.graph, "--host", reading.run.host, "--resume", reading.run.id, *more, "--yes")
@@ -247,8 +263,15 @@ def _busy(reading: Reading) -> str:
     return ""
 
 
-def _left(reading: Reading) -> list[TaskRecord]:
-    return [task for task in reading.tasks.values() if task.state not in (State.COMPLETED, State.SKIPPED)]
+def _needed(reading: Reading, key: str) -> list[str]:
+    """The tasks that are done with this one because it needs them, in the order of the graph."""
+    needed, more = set[str](), [key]
+    while more:
+        task = reading.tasks.get(more.pop())
+        new = set(task.depends_on) - needed if task else set[str]()
+        needed |= new
+        more += new
+    return [task.key for task in reading.left if task.key in needed]
 
 
 def _chosen(scene: Scene) -> tuple[TaskRecord | None, str]:

@@ -65,7 +65,11 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
 
     @on(Input.Changed)
     @on(Select.Changed)
+    def _changed(self) -> None:
+        self.look_again()
+
     def look_again(self) -> None:
+        """Brings what depends on the answers up to date."""
         missing = still_missing(self.fields, self.answers)
         self.query_one("#missing", Label).update(missing)
         self.query_one("#do", Button).disabled = bool(missing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -38,6 +38,7 @@ class LogLine:
     task_key: str | None
     text: str
     tone: Tone
+    passing: bool = False  # how far a task is; the next such line takes its place
 
     @property
     def stamped(self) -> str:
@@ -50,9 +51,23 @@ def log_lines(event: Event) -> list[LogLine]:
     text = _text(event.kind, data)
     tone = _TONES.get(event.kind, Tone.STRONG if event.kind.startswith(("run.", "task.")) else Tone.PLAIN)
     return [
-        LogLine(event.seq, event.at, event.task_key, one_line(part), tone)
+        LogLine(event.seq, event.at, event.task_key, one_line(part), tone, event.kind == "progress")
         for part in (text.replace("\r\n", "\n").replace("\r", "\n").split("\n") or [""])
     ]
+
+
+def without_passed(lines: Iterable[LogLine]) -> list[LogLine]:
+    """Of lines about how far a task is that follow each other, only the last."""
+    kept: list[LogLine] = []
+    for line in lines:
+        if kept and replaces(line, kept[-1]):
+            kept.pop()
+        kept.append(line)
+    return kept
+
+
+def replaces(line: LogLine, before: LogLine) -> bool:
+    return line.passing and before.passing and line.task_key == before.task_key
 
 
 def _text(kind: str, data: Mapping[str, Any]) -> str:

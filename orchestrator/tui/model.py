@@ -10,6 +10,7 @@ from functools import cached_property
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import State
+from orchestrator.graph.scheduler import NOT_SELECTED
 from orchestrator.store.facts import Fact
 from orchestrator.store.leases import Lease
 from orchestrator.store.process import ProcessName
@@ -21,6 +22,7 @@ BATCH = 2_000
 REREAD_ALL = 40  # with more changed tasks than this one query for all is cheaper than one for each
 HOST_FACTS = ("inspection", "release", "service", "gpu", "deadman", "drift")
 RUN_FACTS = ("bench.row", "bench.result", "smoke")
+_OVER = (State.COMPLETED, State.SKIPPED)
 FactKey = tuple[str, str, str | None]  # kind, key, host
 
 
@@ -64,6 +66,15 @@ class Reading:
         for task in self.tasks.values():
             grouped.setdefault(task.phase, []).append(task)
         return {phase: tuple(tasks) for phase, tasks in grouped.items()}
+
+    @cached_property
+    def left(self) -> tuple[TaskRecord, ...]:
+        """What the run has still to do, in the order of the graph; a task that was only not selected is done later."""
+        return tuple(
+            task
+            for task in self.tasks.values()
+            if task.state not in _OVER or (task.state is State.SKIPPED and task.reason == NOT_SELECTED)
+        )
 
     @property
     def finished(self) -> bool:

@@ -54,7 +54,7 @@ def run_state(state: RunState) -> tuple[str, Tone]:
 
 
 def duration(seconds: float | None) -> str:
-    """`0.4 s`, `12.3 s`, `4:05`, `1:02:03`; `` for None."""
+    """`0.4 s`, `12.3 s`, `4:05`, `1:02:03`, `3 d 04 h`; `` for None."""
     if seconds is None:
         return ""
     seconds = max(0.0, seconds)
@@ -62,6 +62,8 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02} h"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +16,9 @@ from orchestrator.tui.app import OrchestrateApp
 from orchestrator.tui.prefs import Prefs
 from tests.tui.fixtures import RUN_ID, Stage
 
-PATIENCE_S = 120.0  # a busy machine; nothing waits so long that is not broken
+PATIENCE_S = float(
+    os.environ.get("TUI_TEST_PATIENCE_S", "120")
+)  # a busy machine; nothing waits so long that is not broken
 
 
 def make_app(

@@ -136,8 +136,8 @@ class Script:
             self.event(None, "run.finished", state=state, exit_code=code, reason=reason)
 
 
-def new_store(folder: Path, clock: Clock) -> Store:
-    return open_store(f"sqlite:///{folder / 'state.db'}", clock=clock)
+def new_store(folder: Path, clock: Clock, url: str = "") -> Store:
+    return open_store(url or f"sqlite:///{folder / 'state.db'}", clock=clock)
 
 
 def earlier_run(store: Store, clock: Clock) -> Script:
@@ -158,10 +158,10 @@ def earlier_run(store: Store, clock: Clock) -> Script:
     return script
 
 
-def running_deploy(folder: Path) -> tuple[Store, Clock, Script]:
+def running_deploy(folder: Path, url: str = "") -> tuple[Store, Clock, Script]:
     """A deployment in the middle of its benchmark, with an earlier run, host facts and benchmark rows."""
     clock = Clock()
-    store = new_store(folder, clock)
+    store = new_store(folder, clock, url)
     earlier_run(store, clock)
     clock.now = START
     script = Script.begin(store, clock)
@@ -198,20 +198,21 @@ class Stage:
     store: Store
     clock: Clock
     script: Script
+    shared: str = ""  # URL of a store that is not a file in the folder
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.folder / 'state.db'}"
+        return self.shared or f"sqlite:///{self.folder / 'state.db'}"
 
     @property
     def hosts_file(self) -> Path:
         return self.folder / "hosts.yaml"
 
 
-def stage(folder: Path) -> Stage:
+def stage(folder: Path, shared: str = "") -> Stage:
     (folder / "hosts.yaml").write_text(HOSTS, encoding="utf-8")
-    store, clock, script = running_deploy(folder)
-    return Stage(folder, store, clock, script)
+    store, clock, script = running_deploy(folder, shared)
+    return Stage(folder, store, clock, script, shared)
 
 
 def some_todos(store: Store) -> None:

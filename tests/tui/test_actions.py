@@ -14,7 +14,14 @@ from orchestrator.tui.actions import ACTIONS, Proposal, Refusal, Scene, still_mi
 from orchestrator.tui.model import first_reading
 from tests.tui.fixtures import HOST, RUN_ID, Stage
 
-ANSWERS = {"graph": "deploy-ddtree", "host": HOST, "reason": "it hangs", "confirm": HOST, "to": ""}
+ANSWERS = {
+    "graph": "deploy-ddtree",
+    "host": HOST,
+    "reason": "it hangs",
+    "confirm": HOST,
+    "to": "",
+    "settings": "nodes=15",
+}
 
 
 def scene(demo: Stage, key: str | None = None) -> Scene:
@@ -45,6 +52,15 @@ def test_while_a_run_is_worked_on_only_cancel_and_new_runs_are_offered(demo: Sta
     assert possible == {"new_run", "cancel", "steal_lock"}
     for name in ("resume", "retry_task", "skip_task", "roll_back"):
         assert "is being worked on" in refusal(name, where)
+
+
+def test_a_new_run_takes_settings_as_they_are_typed(demo: Stage) -> None:
+    offer = proposal("new_run", scene(demo))
+    assert offer.command(ANSWERS)[2:] == ("--host", HOST, "--set", "nodes=15", "--yes")
+    typed = {**ANSWERS, "settings": "budgets=16,32 'reason=it is slow'"}
+    assert offer.command(typed)[4:-1] == ("--set", "budgets=16,32", "--set", "reason=it is slow")
+    assert offer.command({**ANSWERS, "settings": "reason='it is"})[4:-1] == ("--set", "reason='it", "--set", "is")
+    assert offer.command({**ANSWERS, "settings": ""})[4:] == ("--yes",)
 
 
 def test_cancel_says_what_stops_and_that_nothing_is_undone(demo: Stage) -> None:

@@ -115,6 +115,78 @@ async def test_start_watch_cancel_and_resume_and_leaving_stops_nothing(site: Sit
         await until(pilot, lambda: site.state is RunState.COMPLETED)
 
 
+async def test_a_failed_task_is_retried_alone_and_the_rest_can_go_on(site: Site) -> None:
+    (site.files / "step-two.fail").touch()
+    assert site.run().returncode == 4
+    (site.files / "step-two.fail").unlink()
+    app = site.app()
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "ROLLED BACK" in screen_text(app))
+        app.run_view.task_tree.select("step-two")
+        await pilot.press("T")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert "What it needs is done first: step-one." in screen_text(app)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: "orchestrate run demo: done" in toasts(app))
+        assert (site.files / "step-two").exists()
+        assert not (site.files / "step-three").exists()
+        await until(pilot, lambda: "COMPLETED" in screen_text(app))
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: (site.files / "step-three").exists() and site.state is RunState.COMPLETED)
+
+
+async def test_a_task_is_left_out_and_the_run_goes_on(site: Site) -> None:
+    (site.files / "step-two.fail").touch()
+    assert site.run().returncode == 4
+    app = site.app()
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "ROLLED BACK" in screen_text(app))
+        app.run_view.task_tree.select("step-two")
+        await pilot.press("S")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert "These go on without its result: step-three." in screen_text(app)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: site.state is RunState.COMPLETED)
+        await until(pilot, lambda: "3 of 3 tasks done" in screen_text(app))
+    assert site.states() == [State.COMPLETED, State.SKIPPED, State.COMPLETED]
+
+
+async def test_a_new_run_with_settings_is_started_and_shown(site: Site) -> None:
+    (site.files / "step-one.fail").touch()
+    site.run()
+    (site.files / "step-one.fail").unlink()
+    first = site.store.runs.latest()
+    app = site.app()
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "ROLLED BACK" in screen_text(app))
+        await pilot.press("R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press(*f"folder={site.files}")
+        await until(pilot, lambda: "--set" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.reading.run is not None and app.reading.run.id != first.id)
+        await until(pilot, lambda: "COMPLETED" in screen_text(app))
+    assert (site.files / "step-three").exists()
+
+
+async def test_the_lock_of_a_dead_run_is_stolen_with_a_reason(site: Site) -> None:
+    (site.files / "step-one.fail").touch()
+    site.run()
+    site.store.leases.acquire("local", "bo@elsewhere", None, ttl_s=3600)
+    app = site.app()
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "lock bo@elsewhere" in screen_text(app))
+        await pilot.press("K")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press(*"its machine burned", "tab", *"local", "enter")
+        await until(pilot, lambda: "lock free" in screen_text(app))
+        await until(pilot, lambda: "orchestrate lock steal: done" in toasts(app))
+    stolen = site.store.events.latest(1, None, None, ("lease.stolen",))
+    assert "its machine burned" in str(stolen[0].data)
+
+
 async def test_leaving_the_question_does_nothing(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
         await pilot.press("C")

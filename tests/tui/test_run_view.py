@@ -72,6 +72,33 @@ async def test_new_lines_arrive_while_following_and_not_while_scrolled_up(demo: 
         await until(pilot, lambda: "and on it goes" in screen_text(app))
 
 
+async def test_who_reads_further_up_keeps_the_task_when_the_run_moves_on(demo: Stage) -> None:
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        app.run_view.log_view.focus()
+        await pilot.press("g")
+        await until(pilot, lambda: not app.run_view.log_view.following)
+        demo.script.finish("bench-budgets")
+        demo.script.start("write-roadmap")
+        await until(pilot, lambda: app.reading.tasks["write-roadmap"].state is State.IN_PROGRESS)
+        assert app.run_view.selected_task.key == "bench-budgets"
+        await pilot.press("end")
+        demo.script.event("write-roadmap", "task.applied")
+        await until(pilot, lambda: app.run_view.selected_task.key == "write-roadmap")
+
+
+async def test_how_far_a_task_is_takes_one_line_of_its_log(demo: Stage) -> None:
+    async with opened(demo) as (app, pilot):
+        before = len(app.run_view.log_view.lines)
+        for done in (8, 9.25, 10):
+            demo.script.event("bench-budgets", "progress", text="pairs", done=done, total=12)
+        await until(pilot, lambda: "pairs (10 of 12)" in screen_text(app))
+        assert len(app.run_view.log_view.lines) == before
+        demo.script.log("bench-budgets", "a line between")
+        demo.script.event("bench-budgets", "progress", text="pairs", done=11, total=12)
+        await until(pilot, lambda: "pairs (11 of 12)" in screen_text(app))
+        assert "pairs (10 of 12)" in screen_text(app)
+
+
 async def test_scrolling_with_the_wheel_stops_following(demo: Stage) -> None:
     async with opened(demo, size=(80, 24)) as (app, pilot):
         await pilot._post_mouse_events([_wheel_up()], app.run_view.log_view)

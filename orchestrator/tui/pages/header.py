@@ -14,7 +14,7 @@ def header(reading: Reading, durations: Durations, left: float | None, verdict: 
     """Segments; the screen puts as many on a line as fit."""
     run = reading.run
     if run is None:
-        return [line(Span("No run in this store yet", Tone.STRONG)), line("press n for a new run")]
+        return [line(Span("No run in this store yet", Tone.STRONG)), line("press R for a new run")]
     word, tone = run_state(run.state)
     parts = [
         line(Span(run.graph, Tone.STRONG), " on ", Span(run.host, Tone.STRONG)),
@@ -35,7 +35,7 @@ def header(reading: Reading, durations: Durations, left: float | None, verdict: 
 
 
 def _counts(reading: Reading) -> str:
-    done = reading.counts[State.COMPLETED] + reading.counts[State.SKIPPED]
+    done = len(reading.tasks) - len(reading.left)
     others = [
         f"{SIGNS[state][0]} {reading.counts[state]} {STATE_WORDS[state]}"
         for state in (State.IN_PROGRESS, State.FAILED, State.UNKNOWN, State.ROLLED_BACK, State.CANCELLED)

@@ -58,11 +58,15 @@ def _service(page: Page, facts: list[Fact], now: float) -> None:
 
 def _deadman(page: Page, facts: list[Fact], now: float) -> None:
     page.heading("Dead-man timer")
-    data = facts[-1].data if facts else {}
-    if not data.get("armed"):
+    armed = [fact for fact in facts if fact.data.get("armed")]
+    if not armed:
         page.say("not armed: no cut-over waits for its confirmation")
-        return
-    fires_at = _fires_at(facts[-1])
+    for fact in armed:
+        _armed(page, fact, now)
+
+
+def _armed(page: Page, fact: Fact, now: float) -> None:
+    data, fires_at = fact.data, _fires_at(fact)
     release = str(data.get("release", "the previous release"))
     if fires_at is None:
         page.say(Span("ARMED", Tone.WARN), f": restores {release} unless the cut-over is confirmed")

@@ -8,7 +8,7 @@ from orchestrator.graph.model import Priority, State, TodoItem
 from orchestrator.tui.blocks import Block, Page, Span
 from orchestrator.tui.words import SIGNS, Tone
 
-COLUMNS = ("", "id", "to-do", "priority", "status", "owner")
+COLUMNS = ("", "id", "priority", "status", "owner", "to-do")  # the one that may be long stands last
 _STATES = {
     "pending": State.PENDING,
     "in_progress": State.IN_PROGRESS,
@@ -36,6 +36,7 @@ def _row(item: TodoItem) -> list[Span]:
     urgent = Tone.STRONG if item.priority is Priority.HIGH else Tone.PLAIN
     over = item.status in ("completed", "cancelled")
     return [
-        Span(sign, tone), Span(item.id, Tone.DIM), Span(item.content, Tone.DIM if over else Tone.PLAIN),
-        Span(item.priority.value, urgent), Span(item.status.replace("_", " "), tone), Span(item.owner or ""),
+        Span(sign, tone), Span(item.id, Tone.DIM), Span(item.priority.value, urgent),
+        Span(item.status.replace("_", " "), tone), Span(item.owner or ""),
+        Span(item.content, Tone.DIM if over else Tone.PLAIN),
     ]  # fmt: skip

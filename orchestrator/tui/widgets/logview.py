@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from orchestrator.tui.logtext import LogLine
+from orchestrator.tui.logtext import LogLine, replaces, without_passed
 from orchestrator.tui.look import Look
 from orchestrator.tui.words import Tone, clock_time
 
@@ -70,13 +70,16 @@ class LogView(ScrollView, can_focus=True):
     # Content
 
     def show(self, lines: Iterable[LogLine], missing: int, named: bool) -> None:
-        self.lines, self.missing, self.named = list(lines)[-KEEP:], missing, named
+        self.lines, self.missing, self.named = without_passed(lines)[-KEEP:], missing, named
         self.following = True
         self._lay_out()
 
     def add(self, lines: list[LogLine]) -> None:
         if not lines:
             return
+        lines = without_passed(lines)
+        if self.lines and replaces(lines[0], self.lines[-1]):
+            self._drop_last()
         start = len(self.lines)
         self.lines.extend(lines)
         if len(self.lines) > KEEP + KEEP // 4:
@@ -90,6 +93,14 @@ class LogView(ScrollView, can_focus=True):
             if self.pattern and self.pattern in self.lines[index].text.casefold():
                 self.matches.append(index)
         self._grown()
+
+    def _drop_last(self) -> None:
+        last = len(self.lines) - 1
+        self.lines.pop()
+        while self._rows and self._rows[-1][0] == last:
+            self._rows.pop()
+        if self.matches and self.matches[-1] == last:
+            self.matches.pop()
 
     def search(self, pattern: str) -> None:
         """Marks every line that holds the text and goes to the last one."""
