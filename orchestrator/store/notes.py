@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 
 from orchestrator.errors import UsageError
 from orchestrator.store.clock import Clock
-from orchestrator.store.database import Database, Row
+from orchestrator.store.database import Database, Row, Transaction
 from orchestrator.store.events import EventLog
 from orchestrator.store.jsontext import clean_text
 
@@ -46,6 +47,7 @@ class Notes:
         if not text or len(text) > MAX_TEXT:
             raise UsageError(f"a note has 1 to {MAX_TEXT} characters, this one has {len(text)}")
         with self._database.write() as tx:
+            _check_task(tx, task_key)
             row = tx.one(
                 "INSERT INTO notes (kind, text, run_id, task_key, author, at) VALUES (?, ?, ?, ?, ?, ?) RETURNING *",
                 (kind, text, run_id, task_key, author, self._clock()),
@@ -66,3 +68,14 @@ class Notes:
             return [
                 Note.from_row(row) for row in tx.all(f"SELECT * FROM notes WHERE id > 0{where} ORDER BY id", parameters)
             ]
+
+
+def _check_task(tx: Transaction, key: str | None) -> None:
+    """Refuses a key that no run has; before the first run any key may be meant."""
+    if key is None or tx.one("SELECT 1 FROM tasks WHERE key = ? LIMIT 1", (key,)):
+        return
+    known = [row["key"] for row in tx.all("SELECT DISTINCT key FROM tasks")]
+    if known:
+        near = difflib.get_close_matches(key, known, 1)
+        hint = f"did you mean {near[0]}?" if near else "`orchestrate status` lists those of the newest run"
+        raise UsageError(f"no run has a task {key}; {hint}")

@@ -131,6 +131,8 @@ def test_facts_and_notes_and_files(store: Store) -> None:
     assert store.notes.list("risk", "a") == [note]
     with pytest.raises(UsageError, match="choose decision, risk, assumption"):
         store.notes.add("wish", "x", "ada")
+    with pytest.raises(UsageError, match="no run has a task c; "):
+        store.notes.add("risk", "x", "ada", "c")
     first = store.artifacts.add("r1", "a", "rows.json", b"{}")
     again = store.artifacts.add("r1", "b", "rows.json", b"{}")
     assert first.path == again.path
