@@ -69,7 +69,7 @@ class Judge:
         """Run the parity check of engine/baselines on this machine; it needs no model library."""
         with tempfile.TemporaryDirectory(prefix="orchestrate-parity-") as scratch:
             arguments = ["check", str(self.baseline.path), "--mode", mode, "--new-tokens", str(self.new_tokens)]
-            arguments += ["--target-bound", str(self.bound), "--draft-bound", str(self.bound), "--json"]
+            arguments += ["--bound", str(self.bound), "--json"]
             for option, content in files.items():
                 path = Path(scratch) / option.strip("-")
                 path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 
 from .baseline import Baseline, load_baseline
 from .errors import BaselineError
+from .parity import Bounds
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,8 +42,9 @@ def _parser() -> argparse.ArgumentParser:
         "--outputs", type=Path, help="JSON {request id: generated token ids}; with --counts by prompt id"
     )
     check.add_argument("--rids", type=Path, help="JSON {request id: prompt id}, where they differ")
-    check.add_argument("--target-bound", type=float, help="logit margin up to which a target decision is a tie")
-    check.add_argument("--draft-bound", type=float, help="log-probability gap up to which a tree's edge is a tie")
+    check.add_argument(
+        "--bound", type=float, default=Bounds.target, help="logit margin that is a tie; twice that for a tree's edge"
+    )
     check.add_argument("--target", type=Path, help="refuse the baseline unless it was made with this target")
     check.add_argument("--draft", type=Path, help="refuse the baseline unless it was made with this draft")
     check.add_argument(
@@ -122,12 +124,7 @@ def _check(args: argparse.Namespace) -> int:
     baseline.require_models(args.target and model_hash(args.target), args.draft and model_hash(args.draft))
     if args.new_tokens is not None:
         baseline = baseline.shortened(args.new_tokens)
-    bounds = parity.Bounds(
-        *(
-            default if given is None else given
-            for given, default in ((args.target_bound, parity.Bounds.target), (args.draft_bound, parity.Bounds.draft))
-        )
-    )
+    bounds = Bounds.of(args.bound)
 
     def table(path: Path | None) -> dict[str, Any]:
         return read_json(path, "give the file that the smoke test wrote") if path else {}

@@ -24,6 +24,8 @@ class AnchorData:
     ``entered[j][d]``: the budget from which the tree holds the d-th token behind anchor j; ``scores`` their
     summed log-probabilities; ``chain[j]``: tokens a chain step yields (confirmed proposals + 1);
     ``chain_slack``: the smallest gap that decided it; ``cutoffs[budget][j]``: the tree's lowest score.
+    ``missed[j]``: the score of the first token that no tree holds; ``edges[j][d]``: by how much the d-th token is among
+    the k candidates of its position, the missed one included. Both are empty in older files.
     """
 
     entered: list[list[int]]
@@ -31,6 +33,8 @@ class AnchorData:
     chain: list[int]
     chain_slack: list[float]
     cutoffs: dict[str, list[float]]
+    missed: list[float | None] = field(default_factory=list)
+    edges: list[list[float]] = field(default_factory=list)
 
     def tokens(self, mode: str, anchor: int) -> int:
         """Tokens that one step at ``anchor`` yields: accepted nodes + 1."""

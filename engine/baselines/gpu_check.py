@@ -85,7 +85,8 @@ def arguments(pair: Pair, mode: str, plan: Plan) -> list[str]:
     return [
         "--model-path", str(pair.served), "--attention-backend", plan.backend, "--context-length", "2048",
         "--max-total-tokens", "8192", "--max-running-requests", "2", "--mem-fraction-static", "0.8",
-        "--cuda-graph-max-bs-decode", "1", "--disable-radix-cache", "--sleep-on-idle", *engine, *plan.extra,
+        "--cuda-graph-max-bs-decode", "1", "--disable-radix-cache", "--sleep-on-idle", "--trust-remote-code",
+        *engine, *plan.extra,
     ]  # fmt: skip
 
 
@@ -167,9 +168,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--backend", default="fa3")
     parser.add_argument("--server", default="", help="further arguments of every server, as one string")
-    parser.add_argument(
-        "--bound", type=float, default=0.25, help="margin that counts as a tie (logits, log-probability)"
-    )
+    parser.add_argument("--bound", type=float, default=0.25, help="logit margin that counts as a tie")
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--at-once", type=int, default=8, help="servers at a time")
     parser.add_argument("--port", type=int, default=32000)
@@ -183,7 +182,7 @@ def run(args: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
     """All rows, in the order asked for; the result file grows with every finished server."""
     logs = args.logs or scratch
     logs.mkdir(parents=True, exist_ok=True)
-    bounds = Bounds(args.bound, args.bound)
+    bounds = Bounds.of(args.bound)
     plan = Plan(
         args.backend, tuple(shlex.split(args.server)), bounds, args.new_tokens, logs, args.port,
         time.monotonic() + args.deadline,
@@ -210,7 +209,14 @@ def _write(args: argparse.Namespace, rows: list[dict[str, Any]], pairs: list[Pai
 
     made = {pair.name: {"made_with": pair.baseline.made_with, "target": pair.baseline.target} for pair in pairs}
     write_result(
-        args.json, "oracle", rows, backend=args.backend, bound=args.bound, new_tokens=args.new_tokens, baselines=made
+        args.json,
+        "oracle",
+        rows,
+        backend=args.backend,
+        bound=args.bound,
+        draft_bound=Bounds.of(args.bound).draft,
+        new_tokens=args.new_tokens,
+        baselines=made,
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from .baseline import AnchorData, PromptRecord
 from .draft import DraftModel
 from .target import TargetModel
-from .tree import TreePolicy, best_first, chain_length, entry_numbers
+from .tree import Entry, TreePolicy, best_first, chain_length, entry_numbers
 
 LOGIT_BYTES = 256 << 20
 UNKNOWN_SLACK = 99.0
@@ -24,10 +24,16 @@ UNKNOWN_SLACK = 99.0
 
 @dataclass(frozen=True)
 class Proposals:
-    """A draft's candidates behind each anchor: log_probs, ids [anchors, block - 1, k], best first."""
+    """A draft's candidates behind each anchor: log_probs, ids [anchors, block - 1, k], best first.
+
+    ``next_best``, ``wanted`` [anchors, block - 1]: log-probability of the best token that is no candidate, and of the
+    target's own.
+    """
 
     log_probs: np.ndarray
     ids: np.ndarray
+    next_best: np.ndarray
+    wanted: np.ndarray
 
 
 def continuation_length(new_tokens: int, block: int) -> int:
@@ -43,21 +49,28 @@ def propose(
     tokens: Sequence[int],
     positions: Sequence[int],
     k: int,
+    continuations: Sequence[Sequence[int]],
 ) -> Proposals:
-    """Run the draft for blocks whose newest token is ``tokens[i]`` at position ``positions[i]``."""
+    """Run the draft for blocks whose newest token is ``tokens[i]`` at position ``positions[i]``.
+
+    ``continuations[i]`` is what the target itself writes behind it.
+    """
     width = draft.config.block_size
     chunk = max(1, LOGIT_BYTES // (4 * (width - 1) * target.vocab))
-    log_probs, ids = [], []
+    parts = []
     for start in range(0, len(tokens), chunk):
         block = torch.full((len(tokens[start : start + chunk]), width), draft.config.mask_token_id)
         block[:, 0] = torch.tensor(list(tokens[start : start + chunk]))
         anchors = torch.tensor(list(positions[start : start + chunk]), device=context.device)
         hidden = draft.blocks(context, target.embed(block).to(context.dtype), anchors)
         logits = target.head(hidden[:, 1:])
-        best, indices = torch.topk(logits - logits.logsumexp(-1, keepdim=True), min(k, logits.shape[-1]), dim=-1)
-        log_probs.append(best.cpu().numpy())
-        ids.append(indices.cpu().numpy())
-    return Proposals(np.concatenate(log_probs), np.concatenate(ids))
+        spread = logits - logits.logsumexp(-1, keepdim=True)
+        own = torch.tensor(list(continuations[start : start + chunk]), device=spread.device)
+        best, indices = torch.topk(spread, min(k + 1, spread.shape[-1]), dim=-1)
+        beyond = best[..., k] if best.shape[-1] > k else torch.full_like(best[..., 0], -torch.inf)
+        found = (best[..., :k], indices[..., :k], beyond, spread.gather(-1, own[..., None])[..., 0])
+        parts.append([one.cpu().numpy() for one in found])
+    return Proposals(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def measure(
@@ -76,8 +89,9 @@ def measure(
     features, logits = target.read(ids, draft.config.taps, len(prompt) - 1)
     anchors = range(new_tokens)
     context = draft.context(features.to(next(iter(draft.weights.values())).dtype))
-    proposals = propose(target, draft, context, greedy[:new_tokens], [len(prompt) + j for j in anchors], policy.k)
     continuations = [list(greedy[j + 1 : j + draft.config.block_size]) for j in anchors]
+    positions = [len(prompt) + j for j in anchors]
+    proposals = propose(target, draft, context, greedy[:new_tokens], positions, policy.k, continuations)
     data = _anchor_data(proposals, continuations, budgets, policy)
     return PromptRecord(
         id=prompt_id,
@@ -101,19 +115,39 @@ def _margins(logits: torch.Tensor, greedy: Sequence[int]) -> list[float]:
 def _anchor_data(
     proposals: Proposals, continuations: list[list[int]], budgets: Sequence[int], policy: TreePolicy
 ) -> AnchorData:
-    entered, scores, chain, chain_slack = [], [], [], []
-    cutoffs: dict[str, list[float]] = {str(budget): [] for budget in budgets}
-    for log_probs, ids, wanted in zip(proposals.log_probs, proposals.ids, continuations, strict=True):
+    data = AnchorData([], [], [], [], {str(budget): [] for budget in budgets}, [], [])
+    for row, wanted in enumerate(continuations):
+        log_probs, ids = proposals.log_probs[row], proposals.ids[row]
         entries = best_first(log_probs, max(budgets, default=1), policy)
         path = entry_numbers(entries, ids, wanted)
-        entered.append(path)
-        scores.append([round(entries[number].score, 5) for number in path])
-        chain.append(1 + chain_length(ids[:, 0].tolist(), wanted))
-        chain_slack.append(_chain_slack(log_probs, ids, wanted, chain[-1] - 1))
+        data.entered.append(path)
+        data.scores.append([round(entries[number].score, 5) for number in path])
+        data.chain.append(1 + chain_length(ids[:, 0].tolist(), wanted))
+        data.chain_slack.append(_chain_slack(log_probs, ids, wanted, data.chain[-1] - 1))
+        data.edges.append(_edges(proposals, row, wanted[: len(path) + 1]))
+        data.missed.append(_missed(entries[path[-1] if path else 0], proposals.wanted[row], policy))
         lowest = list(accumulate((entry.score for entry in entries), min))
         for budget in budgets:
-            cutoffs[str(budget)].append(round(lowest[min(budget, len(entries) - 1)], 5))
-    return AnchorData(entered, scores, chain, chain_slack, cutoffs)
+            data.cutoffs[str(budget)].append(round(lowest[min(budget, len(entries) - 1)], 5))
+    return data
+
+
+def _edges(proposals: Proposals, row: int, wanted: list[int]) -> list[float]:
+    """By how much each token was a candidate, or (negative) was none."""
+    found = []
+    for depth, token in enumerate(wanted):
+        candidate = token in proposals.ids[row, depth]
+        rival = proposals.next_best[row, depth] if candidate else proposals.log_probs[row, depth, -1]
+        found.append(round(min(UNKNOWN_SLACK, float(proposals.wanted[row, depth] - rival)), 5))
+    return found
+
+
+def _missed(last: Entry, wanted: np.ndarray, policy: TreePolicy) -> float | None:
+    """The score that the token behind the path's last node would have; None where the block ends there."""
+    if last.depth == len(wanted):
+        return None
+    penalty = 0.0 if last.on_spine else policy.off_spine_penalty
+    return round(last.score + float(wanted[last.depth]) - penalty, 5)
 
 
 def _chain_slack(log_probs: np.ndarray, ids: np.ndarray, wanted: list[int], confirmed: int) -> float:

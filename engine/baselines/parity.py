@@ -22,7 +22,12 @@ class Bounds:
     """Largest gaps that count as ties: target in logits, draft in summed log-probability. Float32 engines: 1e-3."""
 
     target: float = 1e-3
-    draft: float = 1e-3
+    draft: float = 2e-3
+
+    @classmethod
+    def of(cls, target: float) -> Bounds:
+        """Twice as much for the draft: a node's score is a sum over up to 15 proposals."""
+        return cls(target, 2 * target)
 
 
 @dataclass(frozen=True)
@@ -259,7 +264,7 @@ class _Comparison:
         position = anchor + depth
         token = self.record.greedy_ids[position] if position < len(self.record.greedy_ids) else None
         margin = self.record.margins[position] if position < len(self.record.margins) else None
-        gap = self._draft_gap(anchor, depth, found < expected)
+        gap = self._draft_gap(anchor, depth)
         explained = _tie(margin, self.bounds.target) or _tie(gap, self.bounds.draft)
         verb = "lost" if found < expected else "accepted, but no tree of the baseline holds it,"
         message = (
@@ -269,15 +274,22 @@ class _Comparison:
         )
         return Difference(self.record.id, step, anchor, expected, found, depth, token, margin, gap, explained, message)
 
-    def _draft_gap(self, anchor: int, depth: int, lost: bool) -> float | None:
-        """How near the deciding node's score was to the tree's lowest; for the chain, the gap that decided it."""
+    def _draft_gap(self, anchor: int, depth: int) -> float | None:
+        """How near the deciding node was to leaving the tree, or (negative) to being in it; None when unknown.
+
+        It can leave by its score or by no longer being a candidate of its position. For the chain, the gap that decided it.
+        """
         anchors = self.record.anchors
         if anchors is None:
             return None
         if self.mode == "chain":
             return anchors.chain_slack[anchor]
-        scores, cutoff = anchors.scores[anchor], anchors.cutoffs[self.mode][anchor]
-        return round(scores[depth - 1] - cutoff, 5) if depth - 1 < len(scores) and (lost or scores) else None
+        scores = [*anchors.scores[anchor], *(anchors.missed[anchor : anchor + 1] or [None])]
+        score = scores[depth - 1] if depth <= len(scores) else None
+        if score is None:
+            return None
+        edges = anchors.edges[anchor] if anchors.edges else []
+        return round(min([score - anchors.cutoffs[self.mode][anchor], *edges[depth - 1 : depth]]), 5)
 
     def _text_difference(self, position: int, accepted: list[int]) -> Difference:
         margin = self.record.margins[position] if position < len(self.record.margins) else None

@@ -41,7 +41,8 @@ def test_acceptance_equals_replayed_trees(name: str) -> None:
     context = draft.context(features)
     deep = 0
     for anchor in range(0, NEW_TOKENS, 3):
-        proposals = oracle.propose(target, draft, context, [greedy[anchor]], [len(prompt) + anchor], 32)
+        own = [greedy[anchor + 1 : anchor + 16]]
+        proposals = oracle.propose(target, draft, context, [greedy[anchor]], [len(prompt) + anchor], 32, own)
         for budget in (15, 40):
             tree = build_tree(proposals.log_probs[0], proposals.ids[0], budget, TreePolicy())
             path = replay.accepted_path(target, [*prompt, *greedy[: anchor + 1]], tree)
@@ -56,9 +57,11 @@ def test_blocks_together_equal_blocks_alone(name: str) -> None:
     target, draft = load(name)
     ids = [*PROMPTS[1].encode(target.tokenizer), 5, 6, 7, 8, 9, 10]
     features, _ = target.read(ids, draft.config.taps, 0)
-    both = oracle.propose(target, draft, draft.context(features), ids[4:6], [4, 5], 8)
+    own = [[7] * 15]
+    both = oracle.propose(target, draft, draft.context(features), ids[4:6], [4, 5], 8, own * 2)
     for row, position in enumerate((4, 5)):
-        alone = oracle.propose(target, draft, draft.context(features[:position]), [ids[position]], [position], 8)
+        context = draft.context(features[:position])
+        alone = oracle.propose(target, draft, context, [ids[position]], [position], 8, own)
         torch.testing.assert_close(
             torch.tensor(both.log_probs[row]), torch.tensor(alone.log_probs[0]), atol=1e-4, rtol=1e-4
         )
@@ -97,6 +100,14 @@ def test_larger_trees_accept_no_less_and_steps_fill_the_text(name: str) -> None:
         for anchor in range(NEW_TOKENS):
             tokens = [record.anchors.tokens(str(b), anchor) for b in (1, 15, 16, 64, 256)]
             assert tokens == sorted(tokens)
+            assert all(edge >= 0 for edge in record.anchors.edges[anchor][: len(record.anchors.entered[anchor])])
+            missed = record.anchors.missed[anchor]
+            # A token is in no tree because its path scores too low, or because k others are likelier.
+            assert (
+                missed is None
+                or missed <= record.anchors.cutoffs["256"][anchor]
+                or record.anchors.edges[anchor][-1] < 0
+            )
         for steps in record.accept.values():
             assert sum(steps) >= NEW_TOKENS - 1 > sum(steps[:-1])
         assert all(margin >= 0 for margin in record.margins)

@@ -47,6 +47,32 @@ def trace_of(baseline: Baseline, mode: str = "16") -> dict[str, list[dict[str, A
     }
 
 
+@pytest.mark.parametrize(
+    ("found", "missed", "edge", "gap"),
+    [
+        (5, -3.1, 0.5, -0.1),  # nearly scored enough
+        (5, -2.0, -0.2, -0.2),  # scored enough, but was nearly not a candidate
+        (5, None, 0.5, None),
+        (3, -9.0, 0.05, 0.05),  # lost by no longer being a candidate
+    ],
+)
+def test_a_node_at_the_edge_of_the_tree_or_of_its_candidates_has_its_gap(
+    found: int, missed: float | None, edge: float, gap: float | None
+) -> None:
+    """The tree of 16 accepts 4 tokens at the first step: three nodes, and the fourth is in no tree."""
+    baseline = make()
+    for record in baseline.prompts:
+        assert record.anchors is not None
+        record.anchors.missed = [missed] * NEW_TOKENS
+        record.anchors.edges = [[9.0, 9.0, edge if found < 4 else 9.0, edge]] * NEW_TOKENS
+    trace = {"p1": [{"rid": "p1", "step": 0, "accepted": found}]}
+    difference = check_trace(baseline, trace, "16").differences[0]
+    assert difference.depth == min(found, 4)
+    assert difference.draft_gap == gap
+    assert not difference.explained
+    assert check_trace(baseline, trace, "16", Bounds(0.0, 0.25)).differences[0].explained == (gap is not None)
+
+
 def test_an_engine_that_accepts_the_same_is_equal() -> None:
     baseline = make()
     report = check_trace(baseline, trace_of(baseline), "16", outputs={r.id: r.greedy_ids for r in baseline.prompts})

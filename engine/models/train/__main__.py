@@ -49,7 +49,7 @@ def settings_for(name: str, args: argparse.Namespace) -> Settings:
     if name.startswith("tiny"):
         return Settings(target, draft, seed=args.seed)
     return Settings(
-        target, draft, target_steps=BASE_TARGET_STEPS, seed=args.seed, rollouts=4096, rollout_batch=4096,
+        target, draft, target_steps=BASE_TARGET_STEPS, seed=args.seed, rollouts=4096, rollout_batch=2048,
         target_lr=2e-3, draft_lr=1e-3,
     )  # fmt: skip
 

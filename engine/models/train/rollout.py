@@ -40,6 +40,9 @@ def write_rows(
             rows.append(row.to(torch.int16))
             lengths.append(torch.full((row.shape[0],), length, device=device))
         say(f"rollouts: {per_length} of {GENERATED // scale} tokens after prompts of {length}")
+    del model
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # generating kept tens of gigabytes, which another pair's process may need
     return torch.cat(rows), torch.cat(lengths)
 
 
