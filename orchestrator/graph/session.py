@@ -118,6 +118,6 @@ class RunSession:
             return
         try:
             self._listener(event)
-        except Exception as error:  # a broken display must not stop a deployment
+        except (Exception, SystemExit) as error:  # a broken display, or a pipe that closed, must not stop a deployment
             self._listener = None
             warnings.warn(f"the event listener failed and is not called any more: {error}", stacklevel=2)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop after the current effects; a second one leaves at once."""
+"""Ctrl-C, SIGTERM and a terminal that closes ask a run to stop after the current effects; a second one leaves at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ def stop_on_signals(stop: StopSignal) -> Iterator[None]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and stop.is_set():
+            return  # shell and kernel both send it
         if stop.is_set():
             raise KeyboardInterrupt  # whatever was in progress is probed by the next resume
         stop.request("interrupted", f"interrupted by {signal.Signals(number).name}")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    asked = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup keeps it ignored
+        asked.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in asked}
     try:
         yield
     finally:

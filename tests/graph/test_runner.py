@@ -288,9 +288,10 @@ def test_a_second_run_on_a_locked_host_is_refused_and_looking_is_not(store: Stor
     assert runner(store, graph(task("a", Do()))).run().exit_code == 0
 
 
-def test_a_broken_listener_does_not_stop_the_run(store: Store) -> None:
+@pytest.mark.parametrize("error", [OSError("the terminal is gone"), SystemExit(1)], ids=["error", "closed pipe"])
+def test_a_broken_listener_does_not_stop_the_run(store: Store, error: BaseException) -> None:
     def listener(event: Event) -> None:
-        raise OSError("the terminal is gone")
+        raise error
 
     with pytest.warns(UserWarning, match="listener failed"):
         assert runner(store, graph(task("a", Do()))).run(on_event=listener).exit_code == 0

@@ -110,13 +110,17 @@ def test_a_run_that_was_rolled_back_can_be_tried_again(store: Store, host: FakeH
     assert host.has("restart")
 
 
-def test_ctrl_c_lets_the_current_effect_finish_and_resume_goes_on(store: Store, host: FakeHost) -> None:
-    result = runner(store, deploy_graph(), host).run(on_event=_press_at("task.applying", "patch"))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "closed terminal"])
+def test_a_stop_lets_the_current_effect_finish_and_resume_goes_on(
+    store: Store, host: FakeHost, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    result = runner(store, deploy_graph(), host).run(on_event=_press_at("task.applying", "patch", number))
     assert (result.state, result.exit_code) == (RunState.INTERRUPTED, ExitCode.INTERRUPTED)
     patch = store.tasks.get(result.run_id, "patch")
     assert patch.state is State.PENDING
-    assert "interrupted by SIGINT" in patch.reason
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert f"interrupted by {number.name}" in patch.reason
+    assert signal.getsignal(number) is before
     again = runner(store, deploy_graph(), host).run(result.run_id, resume=True)
     assert again.exit_code == 0
     assert len(host.lines()) == len(set(host.lines())) == 7
@@ -275,11 +279,11 @@ def test_a_changed_graph_is_not_resumed(store: Store, host: FakeHost) -> None:
         runner(store, graph(task("a", Do()), task("c", Do(), "a")), host).run(first.run_id, resume=True)
 
 
-def _press_at(kind: str, key: str) -> Callable[[Event], None]:
+def _press_at(kind: str, key: str, number: signal.Signals = signal.SIGINT) -> Callable[[Event], None]:
     def press(event: Event) -> None:
         if (event.kind, event.task_key) == (kind, key):
-            stop = inspect.getclosurevars(signal.getsignal(signal.SIGINT)).nonlocals["stop"]
-            os.kill(os.getpid(), signal.SIGINT)
+            stop = inspect.getclosurevars(signal.getsignal(number)).nonlocals["stop"]
+            os.kill(os.getpid(), number)
             while not stop.is_set():  # the main thread handles it when it gets its turn
                 time.sleep(0.001)
 
