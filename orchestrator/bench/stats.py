@@ -43,6 +43,16 @@ def bootstrap_ratio_ci(above: Sequence[float], below: Sequence[float], level: fl
     return float(low), float(high)
 
 
+def bootstrap_pooled_ci(above: Sequence[float], below: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Percentile bootstrap interval of sum(above) / sum(below) over observations that belong together."""
+    tops, bottoms = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+    picks = np.random.default_rng(SEED).integers(0, len(tops), size=(RESAMPLES, len(tops)))
+    ratios = tops[picks].sum(axis=1) / bottoms[picks].sum(axis=1)
+    tail = (1 - level) / 2 * 100
+    low, high = np.percentile(ratios, [tail, 100 - tail])
+    return float(low), float(high)
+
+
 def sign_test(values: Sequence[float], against: float = 1.0) -> float:
     """Two-sided exact p of as many values on one side of `against` as seen; ties are left out; 1.0 for none."""
     above = sum(v > against for v in values)

@@ -33,7 +33,8 @@ class ArmSummary:
     """One budget against linear at one concurrency. ratio = tree speed / linear speed, median over pairs.
 
     ci95: bootstrap interval of that median. ci_decision: the same, widened for the number of budgets tried.
-    noise_sd: standard deviation of the log ratios. *_tokens_per_step: delivered tokens per verify step.
+    noise_sd: standard deviation of the log ratios. *_tokens_per_step: delivered tokens per verify step, pooled over
+    the rows, with a bootstrap interval over rows (*_ci95).
     findings: rule id -> how many rows broke it.
     """
 
@@ -60,6 +61,8 @@ class ArmSummary:
     reason: str
     ratios: tuple[float, ...] = ()
     findings: dict[str, int] = field(default_factory=dict)
+    linear_tokens_per_step_ci95: tuple[float, float] | None = None
+    tree_tokens_per_step_ci95: tuple[float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -149,11 +152,20 @@ def summarise_arm(pairs: Sequence[Pair], margin: float, budgets_tried: int, min_
         reason=reason,
         ratios=ratios,
         findings=findings,
+        linear_tokens_per_step_ci95=_tokens_per_step_ci(linear),
+        tree_tokens_per_step_ci95=_tokens_per_step_ci(tree),
     )
 
 
 def _counts(rows: Sequence[Row]) -> SpecCounts:
     return SpecCounts.total([r.counts for r in rows])
+
+
+def _tokens_per_step_ci(rows: Sequence[Row]) -> tuple[float, float] | None:
+    counts = [row.counts for row in rows if row.counts.verify_steps]
+    if not counts:
+        return None
+    return stats.bootstrap_pooled_ci([c.decoded for c in counts], [c.verify_steps for c in counts])
 
 
 def _chain(rows: Sequence[Row]) -> float | None:

@@ -60,11 +60,11 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
 
 def _end(cli: Cli, result: SweepResult, folder: Path, servers: Servers) -> int:
     from orchestrator.report.html import RunReport
-    from orchestrator.report.run_report import write_report
+    from orchestrator.report.run_report import engine_facts, write_report
 
     verdict = result.verdict.to_json()
     trees = ", ".join(f"{budget}: {url}" if budget else url for budget, url in servers.trees.items())
-    facts = {"linear": servers.linear, "tree": trees}
+    facts = {"linear": servers.linear, "tree": trees, **engine_facts(result)}
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     files = write_report(RunReport("Paired sweep of two servers", folder.name, made, facts, sweep=result), folder)
     arms = [arm.to_json() for arm in result.arms]

@@ -8,7 +8,7 @@ import click
 
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.errors import ExitCode, UsageError
-from orchestrator.store.store import open_store
+from orchestrator.store.store import open_to_read
 
 
 @click.command(
@@ -26,7 +26,7 @@ def report(cli: Cli, run_id: str | None, against: str | None, files: tuple[str, 
     from orchestrator.report.sglang_results import read_serving_results
 
     imported = [result for file in files for result in read_serving_results(Path(file))]
-    with open_store(cli.store_url, read_only=True) as store:
+    with open_to_read(cli.store_url) as store:
         run = store.runs.get(run_id) if run_id else store.runs.latest()
         if run is None:
             raise UsageError("There is no run yet; `orchestrate bench` makes one with a report.")

@@ -105,15 +105,21 @@ def tokens_per_step_by_budget(arms: Sequence[ArmSummary]) -> Plot:
 
     def draw(axes: Axes) -> None:
         place = _budget_axis(axes, group)
-        series = (
-            ("tree", [(a.budget, a.tree_tokens_per_step) for a in group]),
-            ("linear, same prompts", [(a.budget, a.linear_tokens_per_step) for a in group]),
-            ("spine of the tree alone", [(a.budget, a.chain_tokens_per_step) for a in group]),
+        series: tuple[tuple[str, list[tuple[int, float | None, tuple[float, float] | None]]], ...] = (
+            ("tree", [(a.budget, a.tree_tokens_per_step, a.tree_tokens_per_step_ci95) for a in group]),
+            (
+                "linear, same prompts",
+                [(a.budget, a.linear_tokens_per_step, a.linear_tokens_per_step_ci95) for a in group],
+            ),
+            ("spine of the tree alone", [(a.budget, a.chain_tokens_per_step, None) for a in group]),
         )
-        for (label, points), (colour, marker, line) in zip(series, SERIES, strict=False):
-            known = [(place[b], v) for b, v in points if v is not None]
+        for k, (label, points) in enumerate(series):
+            colour, marker, line = SERIES[k]
+            known = [(place[b] + (k - 1) * 0.05, v, ci or (v, v)) for b, v, ci in points if v is not None]
             if known:
-                axes.plot(*zip(*known, strict=True), color=colour, marker=marker, linestyle=line, label=label)
+                x, y = [p for p, _, _ in known], [v for _, v, _ in known]
+                error = [[max(0.0, v - ci[0]) for _, v, ci in known], [max(0.0, ci[1] - v) for _, v, ci in known]]
+                axes.errorbar(x, y, yerr=error, color=colour, marker=marker, linestyle=line, capsize=4, label=label)
         axes.set_ylim(bottom=0)
         axes.set_ylabel("τ (output tokens per verify step)")
         axes.legend(frameon=False, fontsize=9)
@@ -122,7 +128,7 @@ def tokens_per_step_by_budget(arms: Sequence[ArmSummary]) -> Plot:
         f"budget {a.budget}: tree {a.tree_tokens_per_step or 0:.2f}, linear {a.linear_tokens_per_step or 0:.2f}"
         for a in group
     )
-    return _render("tokens-per-step", "Tokens per verify step", alt, draw)
+    return _render("tokens-per-step", "Tokens per verify step with 95 % interval over groups", alt, draw)
 
 
 def step_time_by_budget(arms: Sequence[ArmSummary]) -> Plot:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from orchestrator.bench.result import SweepResult
 from orchestrator.bench.watch import compare
 from orchestrator.errors import UsageError
 from orchestrator.openai.smoke import CheckResult
@@ -41,7 +42,7 @@ def run_report(
         title=f"{run.graph} on {run.host}",
         run_id=run.id,
         made_at=_time(run.finished_at) or f"running since {_time(run.created_at)}",
-        facts=_facts(run),
+        facts={**_facts(run), **engine_facts(sweep)},
         tasks=[_line(task) for task in tasks],
         checks=_checks(tasks),
         sweep=sweep,
@@ -97,6 +98,15 @@ def _facts(run: RunRecord) -> Mapping[str, str]:
         "settings": ", ".join(f"{key}={value}" for key, value in run.settings.items()),
     }
     return {name: value for name, value in facts.items() if value}
+
+
+def engine_facts(sweep: SweepResult | None) -> dict[str, str]:
+    """What both servers of a sweep say of themselves, and the prompts."""
+    if sweep is None or not sweep.rows:
+        return {}
+    engine = ", ".join(f"{name} {value}" for name, value in sweep.rows[0].engine.items())
+    prompts = f"{sweep.settings.get('prompts', '?')} of set {sweep.settings.get('prompt_set', '?')}"
+    return {name: value for name, value in {"engine": engine, "prompts": prompts}.items() if value}
 
 
 def _line(task: TaskRecord) -> TaskLine:

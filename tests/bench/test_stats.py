@@ -67,3 +67,9 @@ def test_noise_and_empty_input() -> None:
     for empty in (stats.median, stats.bootstrap_ci):
         with pytest.raises(ValueError):
             empty([])
+
+
+def test_pooled_intervals_weigh_observations_by_their_size() -> None:
+    assert stats.bootstrap_pooled_ci([4.0] * 5, [2.0] * 5) == (2.0, 2.0)
+    low, high = stats.bootstrap_pooled_ci([100.0, 2.0, 2.0, 2.0], [50.0, 2.0, 2.0, 2.0])
+    assert 1.0 <= low < 106 / 56 < high <= 2.0

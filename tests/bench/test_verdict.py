@@ -127,5 +127,6 @@ def test_figures_of_an_arm() -> None:
     assert arm.linear_tok_s == 100.0
     assert arm.tree_tok_s == pytest.approx(125.0)
     assert arm.tree_tokens_per_step == pytest.approx(99 / 25)
+    assert arm.tree_tokens_per_step_ci95 == pytest.approx((99 / 25, 99 / 25))
     assert arm.linear_ms_per_step == pytest.approx(0.009 * 99 / 25 * 1e3)
     assert arm.to_json()["standing"] == "better"
