@@ -23,7 +23,7 @@ from orchestrator.graph.runner import RunResult
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-@click.command(help="Run a graph: deploy-ddtree, inspect, smoke, bench, rollback.")
+@click.command(help="Run a graph: deploy-ddtree, deploy-dflash, inspect, smoke, bench, rollback.")
 @click.argument("graph")
 @click.option(
     "--host",
@@ -117,10 +117,11 @@ def report(cli: Cli, place: operations.Workplace, result: RunResult) -> int:
     body = operations.run_document(place, result)
     error = None if code in SUCCESS else result.reason
     _keep_last(cli, envelope(code, body, error))
-    print_summary(cli.out, body)
-    cli.out.document(code, body, error)
-    if error:
-        cli.out.error(error)
+    with contextlib.suppress(SystemExit, BrokenPipeError):  # that nobody reads on changes nothing of how it ended
+        print_summary(cli.out, body)
+        cli.out.document(code, body, error)
+        if error:
+            cli.out.error(error)
     return code
 
 
