@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -104,6 +105,10 @@ class Yard:
         self.config = select_host(load_inventory(inventory), HOST)
         self.story = Story(home, self.config.service.port)
         self.stores = len(list(home.glob("point*.db")))
+
+    def remembered(self, way: str) -> Path:
+        """The undisturbed run of an earlier call with the same --home; it holds for the same sources only."""
+        return self.story.home / f"undisturbed-{way}.pickle"
 
     def new_store(self) -> str:
         self.stores += 1
@@ -215,6 +220,7 @@ def undisturbed(yard: Yard, name: str) -> Undisturbed:
     seen = Undisturbed(loud_events(store), yard.state(store), yard.starts() - before)
     took = time.monotonic() - began
     print(f"{name}: {len(seen.events)} events to be killed at, {took:.0f} s undisturbed", flush=True)
+    yard.remembered(name).write_bytes(pickle.dumps(seen))
     return seen
 
 
@@ -327,6 +333,10 @@ def run_points(
     must(yard.story.orchestrate("hosts", "start", HOST, timeout_s=RUN_S))
     runs = {}
     for name in ways:
+        known = yard.remembered(name)
+        if known.exists():
+            runs[name] = pickle.loads(known.read_bytes())
+            continue
         yard.as_found()
         runs[name] = undisturbed(yard, name)
     passed = failed = 0
