@@ -3,8 +3,7 @@
     python -m baselines.gpu_check --pairs tiny-dense,tiny-hybrid --json h200-oracle.json
 
 Prints one line per pair and mode and every difference with its margins. Exit code 1 when one is above the bound, 2 for bad
-input. Needs an environment with SGLang and the DDTree plugin. On a CPU add
-``--server "--device cpu --dtype float32" --backend torch_native --bound 0.001``.
+input. Needs an environment with SGLang and the DDTree plugin; ``--cpu --bound 0.001 --at-once 1`` without a GPU.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class Plan:
     """How every server is started and what counts as a tie."""
 
     backend: str
+    on_cpu: bool
     extra: tuple[str, ...]
     bounds: Bounds
     new_tokens: int
     logs: Path
-    first_port: int
     deadline: float
 
 
@@ -82,11 +81,13 @@ def arguments(pair: Pair, mode: str, plan: Plan) -> list[str]:
 
     draft = str(pair.draft)
     engine = linear(draft, plan.backend) if mode == "chain" else ddtree(draft, plan.backend, int(mode) + 1)
-    return [
-        "--model-path", str(pair.served), "--attention-backend", plan.backend, "--context-length", "2048",
+    pools = () if plan.on_cpu else (
         "--max-total-tokens", "8192", "--max-running-requests", "2", "--mem-fraction-static", "0.8",
         "--cuda-graph-max-bs-decode", "1", "--disable-radix-cache", "--sleep-on-idle", "--trust-remote-code",
-        *engine, *plan.extra,
+    )  # fmt: skip
+    return [
+        "--model-path", str(pair.served), "--attention-backend", plan.backend, "--context-length", "2048",
+        *pools, *engine, *plan.extra,
     ]  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def serve(pair: Pair, mode: str, plan: Plan, port: int) -> dict[str, Any]:
     trace, log = plan.logs / f"{name}.trace.jsonl", plan.logs / f"{name}.log"
     trace.unlink(missing_ok=True)
     env = {"OMP_NUM_THREADS": "1"} | ({} if mode == "chain" else {"SGLANG_DDTREE_TRACE": str(trace)})
-    server = Server(name, arguments(pair, mode, plan), port, log, env)
+    server = Server(name, arguments(pair, mode, plan), port, log, env, plan.on_cpu)
     begun = time.monotonic()
     try:
         if not server.wait(min(START_S, max(1.0, plan.deadline - begun))):
@@ -167,6 +168,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--baselines", type=Path, default=SHIPPED, help="folder with PAIR.json")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--backend", default="fa3")
+    parser.add_argument("--cpu", action="store_true", help="the CPU engine, in float32")
     parser.add_argument("--server", default="", help="further arguments of every server, as one string")
     parser.add_argument("--bound", type=float, default=0.25, help="logit margin that counts as a tie")
     parser.add_argument("--new-tokens", type=int, default=96)
@@ -182,11 +184,15 @@ def run(args: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
     """All rows, in the order asked for; the result file grows with every finished server."""
     logs = args.logs or scratch
     logs.mkdir(parents=True, exist_ok=True)
-    bounds = Bounds.of(args.bound)
     plan = Plan(
-        args.backend, tuple(shlex.split(args.server)), bounds, args.new_tokens, logs, args.port,
+        "intel_amx" if args.cpu else args.backend,
+        args.cpu,
+        tuple(shlex.split(args.server)),
+        Bounds.of(args.bound),
+        args.new_tokens,
+        logs,
         time.monotonic() + args.deadline,
-    )  # fmt: skip
+    )
     pairs = [load_pair(name, args.baselines, args.new_tokens, scratch) for name in args.pairs.split(",")]
     jobs = [(pair, mode) for pair in pairs for mode in args.modes.split(",")]
     rows: dict[int, dict[str, Any]] = {}
@@ -200,24 +206,16 @@ def run(args: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
             for difference in row.get("differences", ()):
                 print(f"    {difference['message']}", flush=True)
             if args.json:
-                _write(args, [rows[n] for n in sorted(rows)], pairs)
+                _write(args, plan, [rows[n] for n in sorted(rows)], pairs)
     return [rows[n] for n in sorted(rows)]
 
 
-def _write(args: argparse.Namespace, rows: list[dict[str, Any]], pairs: list[Pair]) -> None:
+def _write(args: argparse.Namespace, plan: Plan, rows: list[dict[str, Any]], pairs: list[Pair]) -> None:
     from sglang_ddtree.bench.report import write_result
 
     made = {pair.name: {"made_with": pair.baseline.made_with, "target": pair.baseline.target} for pair in pairs}
-    write_result(
-        args.json,
-        "oracle",
-        rows,
-        backend=args.backend,
-        bound=args.bound,
-        draft_bound=Bounds.of(args.bound).draft,
-        new_tokens=args.new_tokens,
-        baselines=made,
-    )
+    facts: dict[str, Any] = {"backend": plan.backend, "bound": plan.bounds.target, "draft_bound": plan.bounds.draft}
+    write_result(args.json, "oracle", rows, **facts, new_tokens=plan.new_tokens, baselines=made)
 
 
 def main(argv: list[str] | None = None) -> int:
