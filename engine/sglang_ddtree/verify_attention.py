@@ -60,7 +60,7 @@ class TreeVerifyAttention:
         table, starts, page_size = self._table()
         kv_heads = k_buffer.shape[1]
         config = pick_config(dim, device_limit(q))
-        splits = pick_splits(bs, self.tree.width, kv_heads, heads // kv_heads, config.bm)
+        splits = pick_splits(bs, self.tree.width, kv_heads, heads // kv_heads, config)
         out = tree_attention(
             q.view(rows, heads, dim), k_buffer, v_buffer, table, self.tree.prefix[:bs],
             forward_batch.out_cache_loc.view(bs, -1), self.tree.bits[:bs], layer.scaling,

@@ -17,24 +17,28 @@ import triton.language as tl
 from .common import SHARED_LIMIT, Variant, device_limit, interpreting, require, require_runnable
 
 LOG2E = 1.4426950408889634
-MAX_SPLITS = 16
+MAX_SPLITS = 32
 
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """Tile of one program: BM query rows (row x query head of one KV head), BN keys a step."""
+    """Tile of one program: BM query rows (row x query head of one KV head), BN keys a step.
+
+    ``resident``: how many programs a multiprocessor with 227 KiB of shared memory holds.
+    """
 
     bm: int
     bn: int
     warps: int
     stages: int
+    resident: int = 2
 
 
 # In order of preference; the launcher takes the first that fits the device's shared memory at this head size.
 CONFIGS = {
     64: (AttentionConfig(64, 64, 4, 2), AttentionConfig(64, 32, 4, 2)),
     128: (AttentionConfig(64, 64, 4, 2), AttentionConfig(64, 32, 4, 2)),
-    256: (AttentionConfig(64, 32, 4, 2), AttentionConfig(32, 32, 4, 1)),
+    256: (AttentionConfig(128, 64, 8, 3, resident=1), AttentionConfig(64, 32, 4, 2), AttentionConfig(32, 32, 4, 1)),
 }
 
 
@@ -132,10 +136,12 @@ def _tree_attention_kernel(
                 q, acc, top, total, slot, visible, k_ptr, v_ptr, head, stride_k, stride_v, scale, D, EMULATE
             )
     done = tl.where(total > 0, total, 1.0)
+    # A part that saw no key writes its weight only, which keeps the merge from reading the rest.
+    attended = inside & ((total > 0) | (SPLITS == 1))
     out_row = ((b * T + row) * heads + query_head) * SPLITS + split
     tl.store(
         part_ptr + out_row[:, None] * D + dim[None, :],
-        (acc / done[:, None]).to(part_ptr.dtype.element_ty), mask=inside[:, None],
+        (acc / done[:, None]).to(part_ptr.dtype.element_ty), mask=attended[:, None],
     )  # fmt: skip
     tl.store(lse_ptr + out_row, tl.where(total > 0, top + tl.log2(done), float("-inf")), mask=inside)
 
@@ -149,9 +155,9 @@ def _merge_kernel(part_ptr, lse_ptr, out_ptr, D: tl.constexpr, SPLITS: tl.conste
     lse = tl.load(lse_ptr + row * SPLITS + split, mask=inside, other=float("-inf"))
     weight = tl.exp2(lse - tl.max(lse, 0))
     weight = weight / tl.sum(weight, 0)
-    part = tl.load(part_ptr + (row * SPLITS + split)[:, None] * D + dim[None, :], mask=inside[:, None], other=0.0)
-    # A part no row attended to has weight 0 and whatever content: it must not turn into NaN.
-    out = tl.sum(tl.where(weight[:, None] > 0, part * weight[:, None], 0.0), 0)
+    used = inside & (weight > 0)
+    part = tl.load(part_ptr + (row * SPLITS + split)[:, None] * D + dim[None, :], mask=used[:, None], other=0.0)
+    out = tl.sum(part * weight[:, None], 0)
     tl.store(out_ptr + row * D + dim, out.to(out_ptr.dtype.element_ty))
 
 
@@ -179,10 +185,17 @@ def pick_config(head_dim: int, limit: int) -> AttentionConfig:
     return CONFIGS[head_dim][-1]
 
 
-def pick_splits(bs: int, width: int, kv_heads: int, group: int, bm: int, multiprocessors: int = 132) -> int:
-    """Parts of the prefix so that about two programs run on each multiprocessor."""
-    programs = bs * kv_heads * triton.cdiv(width * group, bm)
-    return max(1, min(MAX_SPLITS, 2 * multiprocessors // max(programs, 1)))
+def pick_splits(
+    bs: int, width: int, kv_heads: int, group: int, config: AttentionConfig, multiprocessors: int = 132
+) -> int:
+    """Parts of the prefix: as few as keep the multiprocessors evenly busy (a part more costs about 2 % to merge)."""
+    programs = bs * kv_heads * triton.cdiv(width * group, config.bm)
+    slots = multiprocessors * config.resident
+
+    def cost(splits: int) -> float:
+        return triton.cdiv(programs * splits, slots) / splits * (1 + 0.02 * splits)
+
+    return min(range(1, MAX_SPLITS + 1), key=cost)
 
 
 def tree_attention(
@@ -223,7 +236,7 @@ def tree_attention(
     )  # fmt: skip
     group = heads // kv_heads
     config = config or pick_config(dim, device_limit(q))
-    splits = splits or pick_splits(bs, width, kv_heads, group, config.bm)
+    splits = splits or pick_splits(bs, width, kv_heads, group, config)
     if out is None:
         out = torch.empty((rows, heads, dim), dtype=q.dtype, device=q.device)
     if rows == 0:
