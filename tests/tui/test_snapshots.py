@@ -21,6 +21,39 @@ VIEWS = {
     "todo": ("6", "Ask who owns the drop-in"),
 }
 
+ROADMAP = """\
+# SGLang DDTree roadmap: pro6000
+
+11 of 16 tasks are completed with evidence. No verdict yet.
+
+| Fact | Value |
+|---|---|
+| Run | r20260102-030405-9f3c (deploy-ddtree) |
+| Live service | DFLASH at http://10.0.0.20:30000 |
+
+## Phases and tasks
+
+### preflight
+
+| Task | Priority | State | Time | Evidence or reason |
+|---|---|---|---|---|
+| Reach the host over SSH and prove its key | high | completed | 4.4 s | as expected |
+| Check that the release fits on the disk | high | completed | 4.4 s | as expected |
+
+1. A numbered step with `code` and **strong words**
+2. Another one, long enough to be wrapped on a narrow screen, because documents have such lines as well
+
+* a point, and a [link](docs/operators.md)
+"""
+REASONS = ["in progress", "claim: ada@workbench works on it, step applying"]
+
+
+@pytest.fixture(autouse=True)
+def written_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures show how words stand on the screen; which words other parts of the program choose is not their matter."""
+    monkeypatch.setattr("orchestrator.report.roadmap.render", lambda view: ROADMAP)
+    monkeypatch.setattr("orchestrator.tui.reasons.explained", lambda store, run_id, key: REASONS)
+
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
