@@ -19,7 +19,6 @@ from ..kernels import (
     tree_build,
     walk,
 )
-from ..kernels.common import device_limit
 from ..selftest_data import Random, deepest_path
 from ..selftest_state import REAL
 from ..selftest_upstream import Layer, recurrent_kernel
@@ -33,7 +32,7 @@ Row = dict[str, Any]
 def rows(quick: bool = False) -> Iterator[Row]:
     """Every measurement; a failure becomes a row with its reason instead of ending the run."""
     yield {"op": "copy", "bytes_per_second": copy_bandwidth()}
-    for width in (17, 33, 64, 65, 128) if not quick else (64,):
+    for width in (16, 17, 32, 33, 64, 65, 128, 256) if not quick else (64,):
         for bs in (1, 8):
             yield from _guard("gdn_tree_verify", lambda w=width, b=bs: _verify(w, b), width=width, bs=bs)
     for budget in (15, 16, 32, 64, 128, 256, 512, 1024):
@@ -43,7 +42,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         yield from _guard("topk_lse", lambda b=bs: _topk(b), bs=bs)
         for width in (17, 64, 65, 128):
             yield from _guard("step ops", lambda w=width, b=bs: _step_ops(w, b), width=width, bs=bs)
-        for width in (17, 64, 128):
+        for width in (16, 32, 64, 128):
             for context in (256, 4096):
                 yield from _guard(
                     "tree_attention",
@@ -76,11 +75,11 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
     rotate = max(2, min(LAYERS // 2, 24 // bs))
     states = [layer.state.clone() for _ in range(rotate)]
     out = torch.empty_like(layer.v).contiguous()
-    scratch = gdn_tree_verify.VerifyScratch.empty(bs, width, REAL.value_heads, REAL.value_dim, "cuda")
-    configs = [gdn_tree_verify.pick_config(REAL.value_dim, device_limit(layer.q))]
-    if width == 64:
-        configs += [gdn_tree_verify.VerifyConfig(64, 4, "tf32")]
-    for config in configs:
+    scratch = gdn_tree_verify.VerifyScratch.empty(bs, width, REAL.key_heads, "cuda")
+    chosen = gdn_tree_verify.pick_config(width, bs * REAL.value_heads, REAL.value_dim)
+    for config in gdn_tree_verify.CONFIGS[:-1]:
+        if config != chosen and not width <= 4 * config.rows <= 4 * max(16, width):
+            continue
 
         def call(state: torch.Tensor, config: gdn_tree_verify.VerifyConfig = config) -> None:
             gdn_tree_verify.gdn_tree_verify(
@@ -89,10 +88,10 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
             )  # fmt: skip
 
         yield {
-            "kernel": f"ours BV{config.bv} W{config.warps} {config.solve}",
+            "kernel": f"ours {config.rows}x{config.bv}x{config.chunks}",
             "us": graph_time([lambda s=s: call(s) for s in states]),
             "us_one_state": graph_time([lambda: call(states[0])] * 10),
-            "chosen": config == configs[0],
+            "chosen": config == chosen,
         }
     if recurrent_kernel() is not None:
         snapshots = layer.snapshots()
@@ -208,7 +207,7 @@ def _attention(width: int, bs: int, context: int) -> Iterator[Row]:
     prefix = torch.full((bs,), context, device="cuda")
     q = torch.empty((bs * width, heads, dim), dtype=torch.bfloat16, device="cuda").normal_()
     for config in tree_attention.CONFIGS[dim]:
-        splits = tree_attention.pick_splits(bs, width, kv_heads, heads // kv_heads, config.bm)
+        splits = tree_attention.pick_splits(bs, width, kv_heads, heads // kv_heads, config)
         scratch = tree_attention.AttentionScratch.empty(bs * width, heads, dim, splits, "cuda")
         out = torch.empty_like(q)
 

@@ -1,9 +1,10 @@
 """Milliseconds per decode step at the dimensions of Qwen3.6-27B, with made-up weights: one arm after another.
 
-    python -m sglang_ddtree.bench.step FOLDER --arms linear,ddtree:64 --json FILE
+    python -m sglang_ddtree.bench.step FOLDER --arms linear,ddtree:chain+15+31+63 --profile 1,8 --json FILE
 
 The checkpoint is two config files; SGLang makes up the weights (--load-format dummy).  Acceptance therefore means
-nothing here, step times and memory are real.  Arms joined by "/" are up at the same time and measured in turn.
+nothing here, step times and memory are real.  A DDTREE arm is one server that holds all the named widths (node budgets,
+or the chain) and is switched between them; arms joined by "/" are up at the same time and measured in turn.
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ import json
 import os
 import random
 import re
+import secrets
 import statistics
 import sys
 import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .report import write_result
 from .server import Server, ddtree, linear
+from .stages import profile
 
+CHAIN = "chain"
 LAYERS, HIDDEN, MLP, VOCAB, BLOCK = 64, 5120, 17408, 248320, 16
 POINTS = ((256, 1), (256, 8), (4096, 1), (4096, 8))
+MOST_ROWS = 512  # of a batch; wider ones are all matrix products
+SHORT, LONG, REPEATS = 8, 48, 3
 
 
 def target_config() -> dict[str, Any]:
@@ -62,38 +71,96 @@ def draft_config() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def arguments(arm: str, folder: Path, backend: str) -> list[str]:
-    base = [
-        "--model-path", str(folder / "target"), "--load-format", "dummy", "--skip-tokenizer-init", "--attention-backend", backend,
-        "--mem-fraction-static", "0.9", "--max-total-tokens", "40000", "--max-running-requests", "8", "--context-length", "8192",
-        "--disable-radix-cache", "--cuda-graph-max-bs-decode", "8",
-    ]  # fmt: skip
-    draft = str(folder / "draft")
-    if arm == "linear":
-        return base + linear(draft, backend)
-    if arm.startswith("ddtree:"):
-        return base + ddtree(draft, backend, int(arm.partition(":")[2]))
-    return base
+@dataclass(frozen=True)
+class Arm:
+    """A server: its name, the widths it is measured at ("" = as it is), and the token that switches them."""
+
+    name: str
+    widths: tuple[str, ...] = ("",)
+    token: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        name, _, listed = text.partition(":")
+        widths = tuple(listed.split("+"))
+        several = len(widths) > 1 or CHAIN in widths
+        return cls(name, widths, secrets.token_hex(16) if several else "")
+
+    def arguments(self, folder: Path, backend: str) -> list[str]:
+        base = [
+            "--model-path", str(folder / "target"), "--load-format", "dummy", "--skip-tokenizer-init",
+            "--attention-backend", backend, "--mem-fraction-static", "0.9", "--max-total-tokens", "40000",
+            "--max-running-requests", "8", "--context-length", "8192", "--disable-radix-cache",
+            "--cuda-graph-bs-decode", "1", "8",
+        ]  # fmt: skip
+        draft = str(folder / "draft")
+        if self.name == "ar":
+            return base
+        return base + (linear(draft, backend) if self.name == "linear" else ddtree(draft, backend, self.rows(max)))
+
+    def rows(self, choose: Any = max) -> int:
+        return int(choose(rows_of(width) for width in self.widths))
+
+    def environment(self) -> dict[str, str]:
+        if not self.token:
+            return {}
+        from ..control import TOKEN
+
+        return {"SGLANG_DDTREE_WIDTHS": ",".join(self.widths), TOKEN: self.token}
 
 
-def step_rows(server: Server, arm: str) -> list[dict[str, Any]]:
-    """ms per step at each context and batch size: the difference of a long and a short run, median of three."""
-    rows = []
-    random.seed(0)
+def rows_of(width: str) -> int:
+    """Verify rows of a request at a width; linear DFLASH and the chain verify the block."""
+    return BLOCK if width in ("", CHAIN) else int(width) + 1
+
+
+def switch(server: Server, arm: Arm, width: str) -> None:
+    from ..control import HEADER, PATH
+
+    body = json.dumps({"width": width}).encode()
+    headers = {"Content-Type": "application/json", HEADER: arm.token}
+    request = urllib.request.Request(server.url + PATH, data=body, headers=headers, method="PUT")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        answer.read()
+
+
+def prompts(context: int, bs: int) -> list[list[int]]:
+    source = random.Random(0)
+    return [[source.randrange(1000, 200000) for _ in range(context)] for _ in range(bs)]
+
+
+def step_times(server: Server, context: int, bs: int) -> list[float]:
+    """ms per step: the difference of a long and a short run, divided by the difference of their steps."""
+    ids, times = prompts(context, bs), []
+    server.generate(ids, SHORT)
+    for _ in range(REPEATS):
+        seconds, steps = [], []
+        for tokens in (SHORT, LONG):
+            begin = time.perf_counter()
+            answers = server.generate(ids, tokens)
+            seconds.append(time.perf_counter() - begin)
+            steps.append(max(x["meta_info"].get("spec_verify_ct") or tokens for x in answers))
+        times.append(1e3 * (seconds[1] - seconds[0]) / max(steps[1] - steps[0], 1))
+    return times
+
+
+def rows_of_arm(server: Server, arm: Arm, until: float, profiled: list[int]) -> Iterator[dict[str, Any]]:
+    """Every point at every width, profiles at context 256, and the memory; what time does not allow is named."""
     for context, bs in POINTS:
-        ids = [[random.randrange(1000, 200000) for _ in range(context)] for _ in range(bs)]
-        server.generate(ids, 8)
-        times = []
-        for _ in range(3):
-            seconds, steps = [], []
-            for tokens in (16, 80):
-                begin = time.perf_counter()
-                answers = server.generate(ids, tokens)
-                seconds.append(time.perf_counter() - begin)
-                steps.append(max(x["meta_info"].get("spec_verify_ct") or tokens for x in answers))
-            times.append(1e3 * (seconds[1] - seconds[0]) / max(steps[1] - steps[0], 1))
-        rows.append({"arm": arm, "context": context, "bs": bs, "ms_per_step": statistics.median(times), "all": times})
-    return rows
+        for width in arm.widths:
+            what = {"arm": arm.name, "width": width, "rows": rows_of(width), "context": context, "bs": bs}
+            if bs * rows_of(width) > MOST_ROWS:
+                continue
+            if time.monotonic() > until:
+                yield {**what, "skipped": "no time left"}
+                continue
+            if arm.token:
+                switch(server, arm, width)
+            times = step_times(server, context, bs)
+            yield {**what, "ms_per_step": statistics.median(times), "all": times}
+            if context == POINTS[0][0] and bs in profiled and (not width or rows_of(width) in (32, 64)):
+                yield {**what, "stages": profile(server, prompts(context, bs))}
+    yield memory_row(server, arm.name)
 
 
 def memory_row(server: Server, arm: str) -> dict[str, Any]:
@@ -115,40 +182,48 @@ def memory_row(server: Server, arm: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m sglang_ddtree.bench.step")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--arms", default="linear,ddtree:64")
+    parser.add_argument("--arms", default="linear,ddtree:chain+15+31+63")
     parser.add_argument("--backend", default="fa3")
     parser.add_argument("--port", type=int, default=33000)
     parser.add_argument("--after", type=Path, help="measure only once this file exists (another job has left the GPU)")
+    parser.add_argument("--profile", default="", help="batch sizes at which the stages of a step are measured too")
+    parser.add_argument("--seconds", type=float, default=600, help="time an arm may take once it is up")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     for name, config in (("target", target_config()), ("draft", draft_config())):
         (options.folder / name).mkdir(parents=True, exist_ok=True)
         (options.folder / name / "config.json").write_text(json.dumps(config))
-    logs, rows = Path(os.environ.get("OUT", ".")), []
+    rows: list[dict[str, Any]] = []
     for group in options.arms.split(","):
-        servers: list[Server] = []
-        try:
-            for arm in group.split("/"):
-                options.port += 20
-                log = logs / f"step-{arm.replace(':', '')}.log"
-                servers.append(Server(arm, arguments(arm, options.folder, options.backend), options.port, log))
-            for server in servers:
-                if not server.wait(150):
-                    rows.append({"arm": server.name, "error": server.tail(3)})
-                    print(server.name, "did not start:", server.tail(15), flush=True)
-            while options.after and not options.after.exists():
-                time.sleep(0.2)
-            for server in servers:
-                if server.process.poll() is None:
-                    rows += [*step_rows(server, server.name), memory_row(server, server.name)]
-                    for row in rows[-1 - len(POINTS) :]:
-                        print(json.dumps({k: v for k, v in row.items() if k != "all"}), flush=True)
-                if options.json:
-                    write_result(options.json, "step", rows, backend=options.backend)
-        finally:
-            for server in servers:
-                server.stop()
+        for row in group_rows([Arm.parse(text) for text in group.split("/")], options):
+            rows.append(row)
+            print(json.dumps({key: value for key, value in row.items() if key != "all"}), flush=True)
+            if options.json:  # after every row, so that an interrupted run leaves what it measured
+                write_result(options.json, "step", rows, backend=options.backend)
     return 1 if any("error" in row for row in rows) else 0
+
+
+def group_rows(arms: list[Arm], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Starts the servers of arms that are up at the same time, measures them in turn, and ends them."""
+    logs, servers = Path(os.environ.get("OUT", ".")), []
+    profiled = [int(bs) for bs in options.profile.split(",") if bs]
+    try:
+        for arm in arms:
+            options.port += 20
+            log = logs / f"step-{arm.name}.log"
+            arguments = arm.arguments(options.folder, options.backend)
+            servers.append(Server(arm.name, arguments, options.port, log, env=arm.environment()))
+        up = [server.wait(150) for server in servers]
+        while options.after and not options.after.exists():
+            time.sleep(0.2)
+        for arm, server, answers in zip(arms, servers, up, strict=True):
+            if not answers:
+                yield {"arm": arm.name, "error": server.tail(15)}
+                continue
+            yield from rows_of_arm(server, arm, time.monotonic() + options.seconds, profiled)
+    finally:
+        for server in servers:
+            server.stop()
 
 
 if __name__ == "__main__":
