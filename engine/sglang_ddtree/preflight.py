@@ -102,9 +102,8 @@ def record_bytes(shape: Shape, ask: Ask) -> int:
     rows = ask.rows * ask.requests
     kept = shape.recurrent_layers * rows * (shape.channels + 2 * shape.value_heads) * shape.dtype_bytes
     shared = rows * (shape.channels + shape.value_heads * shape.value_dim) * shape.dtype_bytes
-    return (
-        kept + shared + nbytes(VerifyScratch.empty(ask.requests, ask.rows, shape.value_heads, shape.value_dim, "meta"))
-    )
+    scratch = VerifyScratch.empty(ask.requests, ask.rows, shape.key_heads, "meta")
+    return kept + shared + nbytes(scratch)
 
 
 def state_bytes(shape: Shape, ask: Ask) -> int:
@@ -124,9 +123,10 @@ def nbytes(holder: Any) -> int:
         elif isinstance(value, (list, tuple)):
             for item in value:
                 visit(item)
+        elif isinstance(value, dict):
+            visit(list(value.values()))
         elif hasattr(value, "__dict__"):
-            for item in vars(value).values():
-                visit(item)
+            visit(vars(value))
 
     visit(holder)
     return sum(seen.values())

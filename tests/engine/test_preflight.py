@@ -24,7 +24,9 @@ def test_bytes_are_those_of_the_measured_server():
     found = static_bytes(BIG, Ask(64, 8))
     kept = 48 * 8 * 64 * (10240 + 2 * 48) * 2
     assert kept == 508_035_072
-    assert found["records"] == kept + 8 * 64 * (10240 + 48 * 128) * 2
+    shared = 8 * 64 * (10240 + 48 * 128) * 2
+    scratch = 8 * 16 * 64 * (64 + 64 + 1) * 4  # products of keys with keys and queries, and norms, per key head
+    assert found["records"] == kept + shared + scratch
     assert round(found["recurrent states"] / GIB, 2) == 1.29  # the log's 1.27 and 0.02 for the windows
     assert found["kv"] == 40000 * (16 * 4096 + 5 * 4096)
     assert dynamic_bytes(BIG, Ask(64, 8))["logits"] == 64 * 8 * 248320 * 6

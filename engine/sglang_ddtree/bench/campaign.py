@@ -171,9 +171,13 @@ def main_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
     for name in ("linear", "tree"):
         if name in plan.servers:
             check(f"greedy: {name}", lambda s=plan.servers[name]: checks.greedy(reference, s, asked, 96))  # type: ignore[misc]
+    check("yardstick: the reference against itself", lambda: checks.own_noise(reference, asked))
     long_ids = (asked[0] * 20)[: 4 * CHUNK + 37]
     check("chunked prefill", lambda: checks.greedy(reference, tree, [long_ids, long_ids[5:-3]], 64))
-    check("multi-turn over the prefix cache", lambda: checks.turns(reference, tree, few[:4], asked[-1][:12]))
+    for name in ("tree", "linear"):
+        if name in plan.servers:
+            run = lambda s=plan.servers[name]: checks.turns(reference, s, few[:4], asked[-1][:12])  # noqa: E731
+            check(f"multi-turn over the prefix cache: {name}", run)
     wide = 8 if plan.on_cpu else BATCH
     lengths = [16] * (wide - 12 if wide > 12 else 3) + [40] * (11 if wide > 12 else 4) + [120]
     many = [asked[i % len(asked)] for i in range(wide)]

@@ -26,6 +26,25 @@ def greedy(reference: Server, arm: Server, asked: IdLists, tokens: int = 96) -> 
     return {"ok": not found["different"], **found}
 
 
+def own_noise(reference: Server, asked: IdLists, tokens: int = 96) -> dict[str, Any]:
+    """How the reference differs from itself: each prompt alone, all in one batch, and alone again over a cached prefix.
+
+    A yardstick for ties, not a check of DDTREE: another batch size or a cached prefix changes the order of sums.
+    """
+    alone = [reference.generate(ids, tokens)["output_ids"] for ids in asked]
+    batched = [answer["output_ids"] for answer in reference.generate(asked, tokens)]
+    again, prompts = [], []
+    for ids, answer in zip(asked, alone, strict=True):
+        prompts.append(ids + answer[:48])
+        again.append(reference.generate(prompts[-1], tokens - 48)["output_ids"])
+    found = {
+        "in_a_batch": classified(reference, asked, alone, batched),
+        "cached_prefix": classified(reference, prompts, [answer[48:] for answer in alone], again),
+    }
+    gaps = [row["gap"] for part in found.values() for row in part["ties"] + part["different"]]
+    return {"ok": True, "greatest_gap": max(gaps, default=0.0), **found}
+
+
 def together(reference: Server, arm: Server, asked: IdLists, lengths: list[int], **sampling: Any) -> dict[str, Any]:
     """One batch whose requests end at different lengths, so that it shrinks while it runs."""
     parameters = [{"temperature": 0, "max_new_tokens": n, "ignore_eos": True, **sampling} for n in lengths]
