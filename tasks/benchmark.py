@@ -69,6 +69,7 @@ class BenchBudgets(Action):
                 concurrencies=knobs.loads,
                 group_size=knobs.group_size,
                 max_live_load=min(1.0, knobs.max_live_load),
+                tie_nats=knobs.parity_bound,
                 done_rows=_rows_of_this_run(ctx),
             )
         return _kept(ctx, result)

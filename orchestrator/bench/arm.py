@@ -72,6 +72,7 @@ class OpenArm:
         self._on_cpu = str(info.get("device")) == "cpu"
         self.version = str(info.get("version") or "")
         self._names: SpecNames = names_for(self.version)
+        self.outputs: list[list[int]] = []  # of the row measured last, in the order of its requests
         self._prompts: dict[str, str | list[int]] = {}
         self._warmed = False
         return self
@@ -94,6 +95,13 @@ class OpenArm:
     def greedy_ids(self, prompt: Prompt, max_tokens: int) -> list[int]:
         """Greedy output ids of one prompt; [] when the request failed."""
         return self._client.generate(self.native(prompt)[1], max_tokens).output_ids
+
+    def gap(self, prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
+        """By how many nats this server prefers one next token to another; None when it does not tell."""
+        native = self.native(prompt)[1]
+        ids = self._client.token_ids(native, self.arm.model) if isinstance(native, str) else native
+        known = self._client.top_logprobs([*ids, *prefix]) if ids else None
+        return known[wanted] - known[got] if known and wanted in known and got in known else None
 
     def warm_up(self, settings: RowSettings, concurrency: int, warm_up: Sequence[Prompt] = WARM_UP) -> None:
         """Once per arm and server start, with prompts that are never measured and never above the load asked."""
@@ -133,6 +141,7 @@ class OpenArm:
         text_before, host_before, identity_before = self._client.metrics_text(), sample(), self.identity()
         result = self._load(settings, prompts, concurrency)
         host_after, identity_after, text_after = sample(), self.identity(), self._client.metrics_text()
+        self.outputs = [done.output_ids for done in result.completions]
         before, after = (None if text is None else read_metrics(text) for text in (text_before, text_after))
         return Row(
             arm=arm,

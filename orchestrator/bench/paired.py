@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from orchestrator.bench.arm import ArmFactory, OpenArm, RowSettings
+from orchestrator.bench.lossless import ties
 from orchestrator.bench.prompts import WARM_UP, Prompt, set_hash
 from orchestrator.bench.result import SweepResult
 from orchestrator.bench.rows import LINEAR, TREE, Row
@@ -45,6 +46,7 @@ def run_paired_sweep(
     min_pairs: int = MIN_PAIRS,
     max_live_load: float = 0.0,
     client_delay_limit_s: float | None = None,
+    tie_nats: float = 0.0,
     done_rows: Sequence[Row] = (),
     warm_up: Sequence[Prompt] = WARM_UP,
 ) -> SweepResult:
@@ -52,7 +54,8 @@ def run_paired_sweep(
 
     margin: the least relative gain worth a change, fixed beforehand (0.02 = 2 %). group_size: prompts per pair
     (at least the concurrency). client_delay_limit_s: how late (p99) this program itself may run; by default
-    5 ms, and 100 ms beside a server that computes on the CPU. done_rows: rows of an interrupted sweep; their
+    5 ms, and 100 ms beside a server that computes on the CPU. tie_nats: the largest preference of the linear server for
+    its own token that counts as none where both outputs part (see orchestrator.bench.lossless). done_rows: rows of an interrupted sweep; their
     pairs are not measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget
     whose server does not start is skipped with its reason; a linear arm that does not start raises.
     """
@@ -61,7 +64,7 @@ def run_paired_sweep(
     settings = RowSettings(max_tokens, temperature, seed, max_live_load, client_delay_limit_s, set_hash(prompts))
     sweep = _Sweep(
         linear, tree, list(budgets), list(prompts), pairs, settings, list(concurrencies), group_size,
-        margin, list(warm_up), on_row, on_progress, [r for r in done_rows if r.set_hash == settings.set_hash],
+        margin, tie_nats, list(warm_up), on_row, on_progress, [r for r in done_rows if r.set_hash == settings.set_hash],
     )  # fmt: skip
     if beside:
         sweep.run_beside()
@@ -81,6 +84,7 @@ class _Sweep:
     concurrencies: list[int]
     group_size: int
     margin: float
+    tie_nats: float
     warm_up: list[Prompt]
     on_row: RowSink
     on_progress: Progress
@@ -123,7 +127,10 @@ class _Sweep:
                 name: self._measure(arm, name, budget, concurrency, pair, group)
                 for name, arm in (arms if pair % 2 == 0 else reversed(arms))
             }
-            self._keep(rows[LINEAR], rows[TREE])
+            found = None
+            if line.outputs != wide.outputs and rows[LINEAR].temperature == 0:
+                found = ties(line.gap, group, line.outputs, wide.outputs, self.tie_nats)
+            self._keep(rows[LINEAR], rows[TREE], found)
             if self._given_up(budget, concurrency):
                 return
 
@@ -222,14 +229,19 @@ class _Sweep:
             if flagged == ["repetition-loop"]:
                 self.looping |= {r.prompt_id for r in row.requests if r.loop_share > 0.5}
 
-    def _keep(self, line: Row, wide: Row) -> None:
-        """Judge both rows of a pair, with what only the pair can tell, and hand them out."""
+    def _keep(self, line: Row, wide: Row, ties_found: int | None = None) -> None:
+        """Judge both rows of a pair, with what only the pair can tell, and hand them out.
+
+        ties_found: so many outputs differ, all of them at ties of the linear arm; None when that is not known.
+        """
         lossless = self.gate.get(wide.budget)
         if line.temperature == 0:
             same = [a.ids_sha == b.ids_sha for a, b in zip(line.requests, wide.requests, strict=True) if a.ids_sha]
-            lossless = all(same) if same else lossless
+            lossless = (all(same) or ties_found is not None) if same else lossless
         judged_line = judge(replace(line, other_graphs=wide.graphs, other_engine=wide.engine))
-        judged_wide = judge(replace(wide, other_graphs=line.graphs, other_engine=line.engine, lossless=lossless))
+        judged_wide = judge(
+            replace(wide, other_graphs=line.graphs, other_engine=line.engine, lossless=lossless, ties=ties_found or 0)
+        )
         known = {r.key for r in self.rows}
         for row in (judged_line, judged_wide):
             if row.key not in known:

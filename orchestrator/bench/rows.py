@@ -114,6 +114,7 @@ class Row:
     block: rows measured without a change of arm share it. wall_s: first request sent -> last one ended.
     identity_before/after: fingerprint of the server process. graphs: decode ran in CUDA graphs (None = no such
     device). engine: settings of the server that must be the same in both arms. foreign_requests: requests the server finished for others meanwhile (None = not observable).
+    lossless: greedy output as the linear arm's. ties: requests whose output parts from it where that arm is undecided itself.
     chain_accept_length: tokens per step that the tree's spine alone would have delivered. stage_ms: mean time of
     a step's stages. client_delay_*: how late this program's own event loop ran, and what is allowed.
     """
@@ -146,6 +147,7 @@ class Row:
     host_before: HostSample | None = None
     host_after: HostSample | None = None
     lossless: bool | None = None
+    ties: int = 0
     chain_accept_length: float | None = None
     stage_ms: dict[str, float] = field(default_factory=dict)
     measured_at: str = ""

@@ -139,6 +139,18 @@ class Client:
         ids = answer.json().get("tokens")
         return [int(i) for i in ids] if isinstance(ids, list) and ids else None
 
+    def token_ids(self, text: str, model: str = "default") -> list[int] | None:
+        """Token ids of a text as the server would read it; None when not offered."""
+        answer = self.request("POST", "/v1/tokenize", json={"model": model, "prompt": text})
+        ids = answer.json().get("tokens") if answer.status_code == 200 else None
+        return [int(i) for i in ids] if isinstance(ids, list) and ids else None
+
+    def top_logprobs(self, ids: Sequence[int], count: int = 16) -> dict[int, float] | None:
+        """Log-probabilities of the likeliest next tokens after `ids`; None when the server does not tell them."""
+        body = payload_for(Api.NATIVE, list(ids), 1, stream=False) | {"return_logprob": True, "top_logprobs_num": count}
+        rows = self.complete(Api.NATIVE, body).meta_info.get("output_top_logprobs") or [[]]
+        return {int(token): float(value) for value, token, *_ in rows[0]} or None
+
     def complete(self, api: Api, body: Json, prompt_id: str = "") -> Completion:
         """Send one request, streamed or not, and return all that came back; errors are in the record."""
         done = Completion(prompt_id=prompt_id, sent_at_s=self._clock())

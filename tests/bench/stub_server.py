@@ -24,7 +24,7 @@ class Script:
 
     accept: tokens that the verify steps deliver, in turn. split: bytes per write (0 = an event per write).
     chain: what the plugin's metrics say of the spine (0 = no plugin). algorithm, nodes: what the server says of itself.
-    token: of the width switch ("" = no switch). fault: see `Stub`; may be changed while the server runs.
+    token: of the width switch ("" = no switch). gap: nats by which each token of the alphabet is likelier than the next. fault: see `Stub`; may be changed while the server runs.
     """
 
     prefill_s: float = 0.0
@@ -44,6 +44,7 @@ class Script:
     algorithm: str = ""
     nodes: int = 0
     token: str = ""
+    gap: float | None = None
 
 
 def output_ids(prompt: str, n: int, salt: str = "") -> list[int]:
@@ -188,7 +189,7 @@ class Stub:
             self._send(writer, refused, {"error": "not JSON"})
             return True
         if path == "/v1/tokenize":
-            words = " ".join(m["content"] for m in body["messages"])
+            words = " ".join(m["content"] for m in body["messages"]) if "messages" in body else body["prompt"]
             self._send(writer, 200, {"tokens": [ord(c) for c in words]})
             return True
         problem = self._problem(path, body)
@@ -285,6 +286,8 @@ class Stub:
     def _whole(self, path: str, body: dict[str, Any], ids: list[int], steps: list[int], finish: str) -> dict[str, Any]:
         if path == "/generate":
             meta = self._meta(body, len(ids), len(steps) - 1, finish)
+            if body.get("return_logprob") and self.script.gap is not None:
+                meta["output_top_logprobs"] = [[[-self.script.gap * i, i, None] for i in range(len(ALPHABET))]]
             return {"text": text_of(ids), "output_ids": ids, "meta_info": meta}
         text = text_of(ids)
         if body.get("response_format"):

@@ -144,6 +144,16 @@ def test_other_output_never_wins(beside: bool) -> None:
     assert {f.rule for r in result.rows if r.arm == "tree" for f in r.findings} == {"not-lossless"}
 
 
+@pytest.mark.parametrize(
+    ("gap", "allowed", "valid"), [(0.0, 0.1, True), (0.0, 0.0, False), (9.0, 0.1, False), (None, 0.1, False)]
+)
+def test_outputs_that_part_at_a_tie_of_the_linear_server_count(gap: float | None, allowed: float, valid: bool) -> None:
+    with bench(Script(gap=gap), Script(salt="other")) as b:
+        result = b.sweep([15], pairs=2, tie_nats=allowed)
+    trees = [r for r in result.rows if r.arm == "tree"]
+    assert {(r.valid, r.ties) for r in trees} == {(valid, int(valid))}
+
+
 @pytest.mark.parametrize(("salt", "decision"), [("", Decision.ADOPT), ("lossy", Decision.INVALID)])
 def test_sampled_sweeps_pass_a_greedy_gate_first(salt: str, decision: Decision) -> None:
     with bench(tree=Script(step_s=0.004, accept=(8,), salt=salt)) as b:
