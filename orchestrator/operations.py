@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.documents import encode, write_whole
+from orchestrator.documents import SUCCESS, encode, envelope, write_whole
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.graph.model import Change, GraphSpec
 from orchestrator.graph.preview import PlannedTask, Preview, check_plan, preview
@@ -19,6 +19,7 @@ from orchestrator.graph.todolist import STATUS_OF_STATE
 from orchestrator.hosts.first_use import first_use, is_embedded_cpu
 from orchestrator.hosts.inventory import HostConfig, Inventory
 from orchestrator.hosts.load import select_host
+from orchestrator.hosts.notify import notify
 from orchestrator.hosts.secrets import Masker
 from orchestrator.hosts.session import HostSession, connect
 from orchestrator.remote.pip import Progress
@@ -38,6 +39,7 @@ class Workplace:
     store: Store
     masker: Masker = field(default_factory=Masker)
     progress: Progress = lambda text, done, total: None
+    warn: Callable[[str], None] = lambda text: None
 
     def session(self, name: str) -> HostSession:
         """Connect to a host by name, provisioning an embedded one on its first use; the caller closes the session."""
@@ -80,7 +82,16 @@ def run_graph(
     )
     if any(task.phase == MEASURE for task in graph.tasks):
         keep_report(place, result.run_id)
+    for problem in notify(host, _ending(place, result, host), place.masker.mask):
+        place.warn(problem)
     return result
+
+
+def _ending(place: Workplace, result: RunResult, host: HostConfig) -> dict[str, Any]:
+    """The document that is sent when a run has ended: that of `run --json`, with host and graph."""
+    run = place.store.runs.get(result.run_id)
+    body = {"host": host.name, "graph": run.graph, **run_document(place, result)}
+    return envelope(result.exit_code, body, None if result.exit_code in SUCCESS else result.reason)
 
 
 def keep_report(place: Workplace, run_id: str) -> None:

@@ -18,6 +18,8 @@ PARITY_BOUND_CPU, PARITY_BOUND_GPU = "0.001", "0.25"
 
 MEANINGS = {
     "nodes": "tree nodes B of the canary (default: hosts.yaml ddtree.nodes, or the first budget on the CPU engine)",
+    "block": "draft tokens of the linear service that deploy-dflash makes (default: the draft's own block)",
+    "bundle": "folder of an offline bundle whose wheels are installed instead of a plugin built here",
     "budgets": "node budgets of the sweep, comma-separated",
     "pairs": "paired measurements per budget",
     "max_tokens": "tokens per benchmark request",
@@ -41,6 +43,8 @@ class Knobs:
     """The values of one run, checked."""
 
     nodes: int
+    block: int | None
+    bundle: str | None
     budgets: tuple[int, ...]
     pairs: int
     max_tokens: int
@@ -91,6 +95,8 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
     default_nodes = str(budgets[0] if cpu else config.ddtree.nodes)
     return Knobs(
         nodes=_whole("nodes", values.get("nodes", default_nodes), 1, 1024),
+        block=_whole("block", values["block"], 2, 64) if "block" in values else None,
+        bundle=values.get("bundle"),
         budgets=budgets,
         pairs=_whole("pairs", values["pairs"], 1, 1000),
         max_tokens=_whole("max_tokens", values["max_tokens"], 8, 32768),

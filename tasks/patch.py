@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
 from orchestrator.release.build import BuildPlan, build_release, read_document, release_id
+from orchestrator.release.bundle import INDEX, opened, read_bundle
 from orchestrator.release.launch import in_environment
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.wheels import build_plugin_wheel
@@ -27,7 +31,24 @@ def build_plan(ctx: TaskContext) -> BuildPlan:
     source = linear_release(ctx)
     knobs = knobs_of(ctx)
     launch = tree_launch(source.launch, knobs.nodes, knobs.engine)
-    return BuildPlan(source, launch, build_plugin_wheel(session.wheel_dir), run_id=ctx.run_id)
+    if knobs.bundle is None:
+        return BuildPlan(source, launch, build_plugin_wheel(session.wheel_dir), run_id=ctx.run_id)
+    wheel, more = bundle_wheels(Path(knobs.bundle), session.wheel_dir)
+    return BuildPlan(source, launch, wheel, more, run_id=ctx.run_id)
+
+
+def bundle_wheels(folder: Path, wheel_dir: Path) -> tuple[Path, tuple[Path, ...]]:
+    """The plugin and the other wheels of a bundle, checked and kept under the bundle's own checksum."""
+    bundle = read_bundle(folder)
+    kept = wheel_dir / f"bundle-{hashlib.sha256((folder / INDEX).read_bytes()).hexdigest()[:16]}"
+    if not kept.is_dir():
+        with opened(folder) as (bundle, wheels):
+            part = kept.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(wheels, part)
+            part.rename(kept)
+    plugin = kept / bundle.plugin
+    return plugin, tuple(path for path in sorted(kept.glob("*.whl")) if path != plugin)
 
 
 def release_of(ctx: TaskContext) -> Manifest:

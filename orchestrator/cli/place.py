@@ -16,7 +16,9 @@ def workplace(cli: Cli, *, read_only: bool = False) -> Iterator[Workplace]:
     """The workplace of this invocation; the store is closed at the end."""
     store = open_to_read(cli.store_url) if read_only else open_store(cli.store_url)
     try:
-        yield Workplace(cli.home, cli.inventory, store, progress=FirstUseProgress(cli))
+        yield Workplace(
+            cli.home, cli.inventory, store, progress=FirstUseProgress(cli), warn=lambda text: cli.out.note(f"  {text}")
+        )
     finally:
         store.close()
 

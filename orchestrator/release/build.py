@@ -27,20 +27,23 @@ PIP_CHECK = "import pip"
 class BuildPlan:
     """source: the release whose environment is cloned. launch: as for the source environment; its paths are moved.
 
-    wheel None means that nothing is installed.
+    wheel None means that nothing is installed. more: wheels that are installed with it, into the clone only.
     """
 
     source: Manifest
     launch: Launch
     wheel: Path | None = None
+    more: tuple[Path, ...] = ()
     plugin_module: str = "sglang_ddtree"
     run_id: str = ""
 
 
 def release_id(plan: BuildPlan) -> str:
-    """The same source, wheel and launch give the same id."""
+    """The same source, wheels and launch give the same id."""
     wheel = hashlib.sha256(plan.wheel.read_bytes()).hexdigest() if plan.wheel else ""
-    identity = json.dumps([plan.source.id, wheel, plan.launch.model_dump()], sort_keys=True)
+    parts = [plan.source.id, wheel, plan.launch.model_dump()]
+    parts += [hashlib.sha256(path.read_bytes()).hexdigest() for path in plan.more]
+    identity = json.dumps(parts, sort_keys=True)
     return f"ddtree-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
@@ -173,8 +176,10 @@ def _install(store: ReleaseStore, plan: BuildPlan, name: str, venv: str, progres
     assert plan.wheel is not None
     progress(f"installing {plan.wheel.name}", None, None)
     python = posixpath.join(venv, "bin", "python")
-    target = posixpath.join(store.layout.release(name), plan.wheel.name)
-    store.transport.put_file(str(plan.wheel), target, sudo=store.privileged)
+    targets = []
+    for wheel in (plan.wheel, *plan.more):
+        targets.append(posixpath.join(store.layout.release(name), wheel.name))
+        store.transport.put_file(str(wheel), targets[-1], sudo=store.privileged)
     if not store.transport.run([python, "-c", PIP_CHECK], sudo=store.privileged).ok:
         # uv makes environments without pip; ensurepip carries its own copy and needs no network.
         store.transport.run(
@@ -182,7 +187,7 @@ def _install(store: ReleaseStore, plan: BuildPlan, name: str, venv: str, progres
         )
     store.transport.run(
         [python, "-m", "pip", "install", "--no-index", "--no-deps", "--no-cache-dir", "--disable-pip-version-check",
-         "--force-reinstall", "--no-input", target],
+         "--force-reinstall", "--no-input", *targets],
         env={"PIP_CONFIG_FILE": "/dev/null"},
         sudo=store.privileged,
         check=True,
