@@ -24,6 +24,16 @@ def on_port(launch: Launch, port: int) -> Launch:
     return launch.model_copy(update={"argv": with_flags(launch.argv, {PORT: str(port)})})
 
 
+def linear_launch(found: Launch, draft: str, block: int) -> Launch:
+    """The launch that serves linear DFLASH with drafts of `block` tokens, from any other launch of SGLang.
+
+    Every flag of the speculation that ran before (NEXTN, EAGLE, n-gram) goes; all others stay.
+    """
+    gone = [word.split("=", 1)[0] for word in found.argv if word.startswith("--speculative-")]
+    flags = {ALGORITHM: "DFLASH", DRAFT: draft, WIDTH: str(block)}
+    return found.model_copy(update={"argv": with_flags(found.argv, flags, remove=gone)})
+
+
 def tree_launch(linear: Launch, nodes: int, knobs: Mapping[str, object]) -> Launch:
     """The launch that serves DDTREE with `nodes` tree nodes, from the linear DFLASH service's one.
 

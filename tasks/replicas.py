@@ -13,7 +13,6 @@ from orchestrator.release.manifest import Manifest
 from orchestrator.remote import gpus
 from orchestrator.remote.processes import processes
 from orchestrator.remote.router import Waiting, worker_url
-from tasks.linear import live_is_linear
 from tasks.restore import restore
 from tasks.samples import SAMPLE_PROMPTS, Sample, compare, default_prompts, take_samples
 from tasks.serving import wait_ready
@@ -81,10 +80,10 @@ def rotation_changes(replica: HostSession) -> tuple[Change, ...]:
     return (Change("service", f"{replica.config.router_unit}, {replica.unit}", said),)
 
 
-def record_replica(ctx: TaskContext, replica: HostSession, linear: Manifest, expected: list[Sample]) -> None:
-    """Prove another replica's linear service with the recorded tokens before it is switched: its way back is known-good."""
+def record_replica(ctx: TaskContext, replica: HostSession, before: Manifest, expected: list[Sample]) -> None:
+    """Prove what another replica serves with the recorded tokens before it is switched: its way back is known-good."""
     known = {one.release for one in replica.releases.known_good()}
-    if linear.id in known or not live_is_linear(replica):
+    if before.id in known or not is_serving(replica, before):
         return
     prompts = default_prompts(SAMPLE_PROMPTS)
     with replica.http() as url:
@@ -95,8 +94,8 @@ def record_replica(ctx: TaskContext, replica: HostSession, linear: Manifest, exp
             f"{replica.unit} does not give the tokens of {ctx.host.unit}: {differences[0]}; replicas must serve the "
             "same models with the same settings."
         )
-    replica.releases.mark_known_good(linear.id, {"compared": len(got), "unit": replica.unit}, ctx.run_id)
-    ctx.fact("samples", linear.id, {"samples": [sample.to_json() for sample in got]})
+    replica.releases.mark_known_good(before.id, {"compared": len(got), "unit": replica.unit}, ctx.run_id)
+    ctx.fact("samples", before.id, {"samples": [sample.to_json() for sample in got]})
 
 
 def gpu_pids(session: HostSession) -> list[int]:

@@ -58,7 +58,7 @@ class RollBack(Action):
 
 
 class BackAsFound(Action):
-    """After a failed run: the linear service is live as found, and its environment is untouched."""
+    """After a failed run: the service that ran before is live, and its environment is untouched."""
 
     def verify(self, ctx: TaskContext) -> Evidence:
         targets = [self._target(ctx, replica) for replica in ctx.host.replicas()]

@@ -118,6 +118,7 @@ def finish() -> tuple[TaskSpec, ...]:
             CutOver(),
             ("retire-canary", "decide"),
             changes_host=True,
+            timeout_s=14400,  # one replica after the other, and each may take minutes to load its model
         ),
         TaskSpec(
             "roadmap", "Regenerate the roadmap", "report", RegenerateRoadmap(), ("cutover", "decide"), Priority.MEDIUM
