@@ -1,0 +1,92 @@
+"""A stand-in engine behind the real router: `standin.py --port N --algorithm NAME`, streams a token every few ms.
+
+It does what rolling relies on: it says how many requests run, is not ready at once, and dies at once when told to stop,
+so that a replica that was not drained shows as failed requests.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+TOKEN_S = 0.01
+WARM_UP_S = 1.0
+
+
+def argument(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.running = 0
+        self.lock = threading.Lock()
+
+    def add(self, number: int) -> None:
+        with self.lock:
+            self.running += number
+
+
+ENGINE = Engine()
+MODEL = "standin"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        info = {"model_path": MODEL, "served_model_name": MODEL, "tp_size": 1, "dp_size": 1, "is_generation": True}
+        answers: dict[str, Any] = {
+            "/health": {}, "/health_generate": {}, "/model_info": info, "/get_model_info": info,
+            "/server_info": info | {"speculative_algorithm": argument("--algorithm")},
+            "/v1/models": {"object": "list", "data": [{"id": MODEL}]},
+            "/v1/loads": {"loads": [{"num_running_reqs": ENGINE.running, "num_waiting_reqs": 0}]},
+        }  # fmt: skip
+        path = self.path.split("?")[0]
+        self._json(answers.get(path, {}), 200 if path in answers else 404)
+
+    def do_POST(self) -> None:
+        wish = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        ENGINE.add(1)
+        try:
+            self._stream(int(wish.get("max_tokens", 16)))
+        finally:
+            ENGINE.add(-1)
+
+    def _stream(self, count: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for number in range(count):
+            time.sleep(TOKEN_S)
+            self._event({"choices": [{"text": f"{number} ", "index": 0}]})
+        self._event({"choices": [], "usage": {"completion_tokens": count}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, document: Any) -> None:
+        self.wfile.write(f"data: {json.dumps(document)}\n\n".encode())
+
+    def _json(self, document: Any, status: int = 200) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+
+
+if __name__ == "__main__":
+    time.sleep(WARM_UP_S)
+    Server(("127.0.0.1", int(argument("--port"))), Handler).serve_forever()
