@@ -6,13 +6,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ORCHESTRATE := $(VENV)/bin/orchestrate
 
-.PHONY: run venv lint test test-full screen-test hosts-test fault-matrix crash-matrix real-kills bench docs clean help
+.PHONY: run venv lint test test-full screen-test hosts-test rolling-test fault-matrix crash-matrix real-kills bench docs clean help
 
 help:
 	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
 	@echo "make test           unit, property, engine and end-to-end tests (at most 20 minutes on 2 cores)"
 	@echo "make lint           ruff, mypy, import contracts"
 	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
+	@echo "make rolling-test   replicas behind SGLang's router, rolled under load: stand-ins, then real engines (long)"
 	@echo "make fault-matrix   every fault at every point of a deploy, on those hosts"
 	@echo "make crash-matrix   SIGKILL at every event of a run of stand-in phases"
 	@echo "make real-kills     SIGKILL at random events of real deployments (long)"
@@ -50,6 +51,10 @@ screen-test: venv
 
 hosts-test: venv
 	@$(PY) -m tests.hosts_lab
+
+# Three real engines and a load at once: half an hour on 2 cores. ROLLING_REQUESTS says how many each way.
+rolling-test: venv
+	@$(PY) -m tools.run_tests rolling
 
 fault-matrix: venv
 	@$(PY) -m tests.hosts_lab.fault_matrix --jobs 5

@@ -26,7 +26,7 @@ RESULTS = ROOT / ".run" / "tests"
 ENGINE_SIDE = ("tests/engine", "tests/kernels", "tests/models", "tests/baselines")
 WHEEL_TESTS = "tests/inspect/test_wheels.py"
 SCREEN_TEST = "tests/tui/test_real_deploy.py"
-OWN_GROUPS = ("tests/e2e", "tests/hosts_lab", WHEEL_TESTS, SCREEN_TEST)
+OWN_GROUPS = ("tests/e2e", "tests/hosts_lab", "tests/rolling", WHEEL_TESTS, SCREEN_TEST)
 NEWEST_SGLANG = "0.5.23"
 GROUP_MINUTES = 30
 MOST_SHOWN = 60_000
@@ -174,6 +174,13 @@ def _on_embedded_hosts(name: str, tests: str) -> Counts:
     return pytest(name, sys.executable, [tests, "-x", "--durations=10"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
 
 
+def rolling_tests() -> Counts:
+    """Replicas rolled behind the real router, under load; -s shows how many requests were sent and how many failed."""
+    engine_env.make()
+    base = engine_env.engine_python().parent.parent
+    return pytest("rolling", sys.executable, ["tests/rolling", "-x", "-s"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
+
+
 GROUPS: dict[str, Callable[[], Counts]] = {
     "orchestrator": orchestrator_tests,
     "engine": engine_tests,
@@ -183,6 +190,7 @@ GROUPS: dict[str, Callable[[], Counts]] = {
 }
 LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
     "wheels": wheel_tests,
+    "rolling": rolling_tests,
     f"engine-{NEWEST_SGLANG}": newest_engine_tests,
     "screen": screen_test,
 }
