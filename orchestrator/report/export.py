@@ -13,7 +13,7 @@ from orchestrator.documents import encode
 
 ROW_COLUMNS = (
     "concurrency", "budget", "pair", "arm", "block", "valid", "findings", "prompts", "tokens", "wall_s", "tok_s",
-    "verify_steps", "tokens_per_step", "accept_length", "chain_accept_length", "client_delay_p99_s", "measured_at",
+    "verify_steps", "tokens_per_step", "accept_length", "chain_accept_length", "client_delay_p99_s", "ties", "measured_at",
 )  # fmt: skip
 ARM_COLUMNS = (
     "concurrency", "budget", "n", "invalid_pairs", "blocks", "ratio", "ci95_low", "ci95_high", "sign_p", "noise_sd",
