@@ -140,7 +140,7 @@ def test_a_traceback_is_shown_only_with_debug(
         raise RuntimeError("a bug")
 
     monkeypatch.chdir(home)
-    monkeypatch.setattr("orchestrator.cli.status.open_store", broken)
+    monkeypatch.setattr("orchestrator.cli.status.open_to_read", broken)
     assert main.run(["status"]) == ExitCode.FAILED_UNCHANGED
     assert capsys.readouterr().err == (
         "orchestrate: Unexpected RuntimeError: a bug (run again with --debug to see where).\n"
