@@ -113,12 +113,22 @@ def _line(task: TaskRecord) -> TaskLine:
     return TaskLine(task.content, task.priority.value, task.state.value, task.duration_s, task.reason)
 
 
-def _checks(tasks: list[TaskRecord]) -> list[CheckResult]:
-    """The checks of every task that ran the smoke suite."""
+def _checks(tasks: Sequence[TaskRecord]) -> list[CheckResult]:
+    """The checks of every task that ran the smoke suite, as its output or a part of it; named by server if several."""
     known = set(CheckResult.__dataclass_fields__)
-    found: list[dict[str, Any]] = []
-    for task in tasks:
-        checks = (task.output or {}).get("checks")
-        if isinstance(checks, list) and all(isinstance(c, Mapping) and "proves" in c for c in checks):
-            found += [{k: v for k, v in check.items() if k in known} for check in checks]
-    return _CHECKS.validate_python(found)
+    outputs = [task.output or {} for task in tasks]
+    suites = [suite for output in outputs for suite in (output, output.get("smoke")) if _is_suite(suite)]
+    return _CHECKS.validate_python(
+        [
+            {key: value for key, value in check.items() if key in known}
+            | {"name": f"{check['name']} ({suite.get('where', 'server')})" if len(suites) > 1 else check["name"]}
+            for suite in suites
+            for check in suite["checks"]
+        ]
+    )
+
+
+def _is_suite(found: Any) -> bool:
+    """Whether this is what tasks keep of a smoke suite: where it ran, and its checks."""
+    checks = found.get("checks") if isinstance(found, Mapping) else None
+    return isinstance(checks, list) and all(isinstance(check, Mapping) and "proves" in check for check in checks)

@@ -27,7 +27,9 @@ class Measure(Action):
     def apply(self, ctx: TaskContext) -> dict[str, Json]:
         ctx.artifact("bench.json", json.dumps(sweep().to_json()))
         with running_stub() as stub:
-            return {"checks": [r.to_json() for r in run_smoke(stub.url, only=["chat", "wrong-key"])]}
+            checks = [r.to_json() for r in run_smoke(stub.url, only=["chat", "wrong-key"])]
+        suite = {"where": "the linear service", "checks": checks}
+        return {"where": "the canary", "checks": checks, "smoke": suite}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         return Evidence("looked", "fine")
@@ -47,5 +49,9 @@ def test_a_run_becomes_a_folder_of_files(tmp_path: Path) -> None:
     text = files[0].read_text()
     for expected in ("Benchmark tree budgets", "completed", "not offered", "Adopt", "now ÷ before"):
         assert expected in text
-    assert [c.outcome for c in report.checks] == ["passed", "not offered"]
+    assert [(c.name, c.outcome) for c in report.checks] == [
+        (f"{name} ({where})", outcome)
+        for where in ("the canary", "the linear service")
+        for name, outcome in (("chat", "passed"), ("wrong-key", "not offered"))
+    ]
     assert all(path.stat().st_size for path in files)
