@@ -117,7 +117,7 @@ def _checks(tasks: Sequence[TaskRecord]) -> list[CheckResult]:
     """The checks of every task that ran the smoke suite, as its output or a part of it; named by server if several."""
     known = set(CheckResult.__dataclass_fields__)
     outputs = [task.output or {} for task in tasks]
-    suites = [suite for output in outputs for suite in (output, output.get("smoke")) if _is_suite(suite)]
+    suites: list[Any] = [suite for output in outputs for suite in (output, output.get("smoke")) if _is_suite(suite)]
     return _CHECKS.validate_python(
         [
             {key: value for key, value in check.items() if key in known}
