@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.hosts.inventory import HostConfig
-from tasks.benchmark import decision
+from tasks.benchmark import Decide, decision
 from tasks.knobs import Knobs, read_knobs
 from tasks.smoke import lost_capabilities
 
@@ -33,10 +35,18 @@ def test_an_accepted_loss_adopts():
     assert decision(knobs(accept_loss="json-schema"), ADOPT, ["json-schema"])["decision"] == "adopt"
 
 
-@pytest.mark.parametrize("word", ["keep linear", "inconclusive"])
+@pytest.mark.parametrize("word", ["keep linear", "inconclusive", "invalid"])
 def test_other_verdicts_stand_as_measured(word):
     found = decision(knobs(), {"decision": word, "budget": 15, "reason": "r"})
     assert (found["decision"], found["nodes"]) == (word, None)
+
+
+@pytest.mark.parametrize(("word", "code"), [("keep linear", 9), ("inconclusive", 9), ("invalid", 8), ("adopt", None)])
+def test_a_decision_ends_the_run_with_the_code_of_the_contract(word, code):
+    ctx = SimpleNamespace(output=lambda key: {"decision": word, "by": "measurement", "why": "r"})
+    outcome = Decide().verify(ctx).outcome
+    assert (outcome.exit_code if outcome else None) == code
+    assert outcome is None or outcome.skip == ("cutover",)
 
 
 def test_an_override_is_recorded_beside_what_was_measured():
@@ -60,6 +70,8 @@ def test_nothing_measured_and_no_override_is_an_error():
         ({"pairs": "0"}, "pairs=0"),
         ({"margin": "2"}, "margin=2"),
         ({"node": "15"}, "no such setting"),
+        ({"loads": "1,x"}, "loads=x"),
+        ({"loads": "1,8"}, "--max-live-load 8 allows that"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(settings, word):
