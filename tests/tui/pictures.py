@@ -1,26 +1,27 @@
-"""Draws the README's pictures from a scripted deployment: `python -m tests.tui.pictures DIR` (SVG; PNG if Chromium is there)."""
+"""Draws the README's pictures from a scripted deployment: `python -m tests.tui.pictures [DIR] [--png]`.
+
+Into docs/pictures by default, as SVG; with --png beside them as PNG, to be looked at (needs Chromium).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from orchestrator.tui.dialogs import ConfirmScreen
-from tests.tui.driving import make_app, opened, screen_text, until
+from tests.tui.browser import chromium
+from tests.tui.driving import make_app, opened, rest, screen_text, until
 from tests.tui.fixtures import Stage, stage
 
 PICTURES = {
     "tui-run": ((120, 34), "textual-dark", ("w",), "Why"),
-    "tui-bench": ((110, 40), "textual-dark", ("3",), "Time per token"),
+    "tui-bench": ((110, 52), "textual-dark", ("3",), "Time per token"),
     "tui-host": ((100, 38), "textual-light", ("2",), "Dead-man timer"),
-    "tui-cancel": ((90, 26), "textual-dark", ("C",), "Nothing is undone"),
 }
 
 
@@ -30,32 +31,36 @@ async def draw(made: Stage, folder: Path) -> list[Path]:
         async with opened(made, size=size, app=make_app(made, theme=theme)) as (app, pilot):
             await until(pilot, lambda app=app: app.durations.runs)
             await pilot.press(*keys)
-            await until(
-                pilot, lambda app=app, text=text: text in screen_text(app) or isinstance(app.screen, ConfirmScreen)
-            )
-            await pilot.wait_for_scheduled_animations()
+            await until(pilot, lambda app=app, text=text: text in screen_text(app))
+            await rest(pilot)
             path = folder / f"{name}.svg"
-            path.write_text(app.export_screenshot(title="orchestrate tui"), encoding="utf-8")
+            path.write_text(alone(app.export_screenshot(title="orchestrate tui")), encoding="utf-8")
             paths.append(path)
     return paths
 
 
+def alone(svg: str) -> str:
+    """Without the fonts that Textual's pictures load from the network: a viewer's own monospaced font does."""
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
+
+
 def to_png(svg: Path) -> Path | None:
     """Through Chromium, which lays text out as a browser does; None where it is not installed."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    program = chromium()
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg.read_text(encoding="utf-8"))
-    if chromium is None or size is None:
+    if program is None or size is None:
         return None
     png = svg.with_suffix(".png")
     width, height = (int(float(part)) + 1 for part in size.groups())
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},{height}",
+    command = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},{height}",
                f"--screenshot={png}", svg.resolve().as_uri()]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)
     return png
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
+    png = "--png" in sys.argv
+    folder = Path(next((word for word in sys.argv[1:] if not word.startswith("-")), "docs/pictures"))
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TZ"] = "UTC"
     time.tzset()
@@ -64,7 +69,7 @@ def main() -> None:
         made = stage(Path(name))
         with made.store:
             for svg in asyncio.run(draw(made, folder)):
-                print(svg, to_png(svg) or "(no Chromium: no PNG)")
+                print(svg, (to_png(svg) or "(no Chromium: no PNG)") if png else "")
 
 
 if __name__ == "__main__":
