@@ -31,7 +31,7 @@ MEANINGS = {
     "decide": "override of the verdict: adopt or keep-linear, with --reason",
     "reason": "why the verdict is overridden",
     "accept_loss": "smoke checks that the tree may fail to offer although the linear service does, comma-separated",
-    "parity_bound": "largest margin that explains a difference from the offline baseline (logits, log-probability)",
+    "parity_bound": "largest margin of a logit at which a text may part from the linear one, or a step from the offline baseline",
     "max_live_load": "concurrent requests allowed on the live service",
     "fresh_s": "age in seconds after which measurements no longer count as evidence",
     "confirm_s": "seconds in which a cut-over must be confirmed before the host goes back by itself",

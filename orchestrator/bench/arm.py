@@ -98,10 +98,7 @@ class OpenArm:
 
     def gap(self, prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
         """By how many nats this server prefers one next token to another; None when it does not tell."""
-        native = self.native(prompt)[1]
-        ids = self._client.token_ids(native, self.arm.model) if isinstance(native, str) else native
-        known = self._client.top_logprobs([*ids, *prefix]) if ids else None
-        return known[wanted] - known[got] if known and wanted in known and got in known else None
+        return self._client.preference(self.native(prompt)[1], prefix, wanted, got, self.arm.model)
 
     def warm_up(self, settings: RowSettings, concurrency: int, warm_up: Sequence[Prompt] = WARM_UP) -> None:
         """Once per arm and server start, with prompts that are never measured and never above the load asked."""

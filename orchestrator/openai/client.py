@@ -151,6 +151,14 @@ class Client:
         rows = self.complete(Api.NATIVE, body).meta_info.get("output_top_logprobs") or [[]]
         return {int(token): float(value) for value, token, *_ in rows[0]} or None
 
+    def preference(
+        self, native: str | Sequence[int], prefix: Sequence[int], wanted: int, got: int, model: str = "default"
+    ) -> float | None:
+        """By how many nats the server prefers one next token to another after a prompt and `prefix`; None: not told."""
+        ids = self.token_ids(native, model) if isinstance(native, str) else native
+        known = self.top_logprobs([*ids, *prefix]) if ids else None
+        return known[wanted] - known[got] if known and wanted in known and got in known else None
+
     def complete(self, api: Api, body: Json, prompt_id: str = "") -> Completion:
         """Send one request, streamed or not, and return all that came back; errors are in the record."""
         done = Completion(prompt_id=prompt_id, sent_at_s=self._clock())
