@@ -64,8 +64,10 @@ class Plan:
                 "--mem-fraction-static", "0.3", "--max-total-tokens", "60000", "--max-running-requests", str(BATCH),
                 "--cuda-graph-max-bs-decode", str(BATCH), "--chunked-prefill-size", str(CHUNK), "--trust-remote-code",
             ]  # fmt: skip
+        if "hybrid" in self.label and not self.on_cpu:
+            base += ["--max-mamba-cache-size", "256"]  # else states so small fill the card
         if self.tp > 1 and arm != "reference":
-            base += ["--tp-size", str(self.tp)]
+            base += ["--tp-size", str(self.tp), "--disable-custom-all-reduce"]
         if arm in SEEDED:
             base.append("--enable-deterministic-inference")
         if arm in ("reference", "seeded reference"):
