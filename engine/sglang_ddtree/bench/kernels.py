@@ -77,8 +77,8 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
     out = torch.empty_like(layer.v).contiguous()
     scratch = gdn_tree_verify.VerifyScratch.empty(bs, width, REAL.key_heads, "cuda")
     chosen = gdn_tree_verify.pick_config(width, bs * REAL.value_heads, REAL.value_dim)
-    for config in gdn_tree_verify.CONFIGS[:-1]:
-        if config != chosen and not width <= 4 * config.rows <= 4 * max(16, width):
+    for config in gdn_tree_verify.CONFIGS:
+        if config != chosen and (config.rows > max(16, width) or config == gdn_tree_verify.SMALL_HEADS):
             continue
 
         def call(state: torch.Tensor, config: gdn_tree_verify.VerifyConfig = config) -> None:
@@ -88,7 +88,7 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
             )  # fmt: skip
 
         yield {
-            "kernel": f"ours {config.rows}x{config.bv}x{config.chunks}",
+            "kernel": f"ours {config.rows}x{config.bv}x{config.chunks} W{config.warps}",
             "us": graph_time([lambda s=s: call(s) for s in states]),
             "us_one_state": graph_time([lambda: call(states[0])] * 10),
             "chosen": config == chosen,

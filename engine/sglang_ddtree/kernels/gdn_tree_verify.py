@@ -269,30 +269,26 @@ class VerifyScratch:
         return cls(kk=new(width), qk=new(width), norm=new(1))
 
 
-# Every entry is tested (selftest, interpreter tests) before the launcher may pick it.  More than one chunk with 64
-# rows in several tiles gave wrong outputs on an H200 with Triton 3.6, so those take all their channels at once.
-CONFIGS = (
-    VerifyConfig(16, 64, 1, 4),
-    VerifyConfig(16, 64, 2, 4),
-    VerifyConfig(32, 64, 1, 4),
-    VerifyConfig(32, 64, 2, 4),
-    VerifyConfig(64, 64, 1, 4),
-    VerifyConfig(64, 128, 1, 4),
-    VerifyConfig(16, 16, 1, 4, "tf32x3"),
-)
-FEW = 132  # programs that find a multiprocessor each
+# Every entry is tested (selftest, interpreter tests) before the launcher may pick it.  Several chunks of a 64-row tile
+# gave wrong outputs on an H200 with Triton 3.6 where there was more than one tile: there is no such entry.
+FEW_16, FEW_32 = VerifyConfig(16, 64, 1, 8), VerifyConfig(32, 64, 1, 8)
+MANY_16, MANY_32, MANY_64 = VerifyConfig(16, 64, 2, 4), VerifyConfig(32, 64, 2, 4), VerifyConfig(64, 128, 1, 4)
+SMALL_HEADS = VerifyConfig(16, 16, 1, 4, "tf32x3")
+CONFIGS = (FEW_16, FEW_32, MANY_16, MANY_32, MANY_64, SMALL_HEADS)
+FEW = 132  # heads of all requests that leave multiprocessors idle if each has one program
 
 
 def pick_config(width: int, programs: int, value_dim: int) -> VerifyConfig:
     """A tile for ``programs`` = requests x value heads of ``width`` rows.
 
-    With few programs the value channels are shared out, with many one program makes the row weights for all of them.
+    Few heads: many warps and small tiles, for the shortest time of one program.  Many: the least work in all, so the
+    row weights are made once for all value channels.
     """
-    rows = min(64, max(16, np2(width)))
-    wanted = 64 if programs < FEW else 128
-    fitting = [c for c in CONFIGS if c.rows == rows and value_dim % (c.bv * c.chunks) == 0]
-    by_channels = sorted(fitting, key=lambda c: abs(c.bv * c.chunks - wanted))
-    return by_channels[0] if by_channels else CONFIGS[-1]
+    if programs < FEW:
+        config = FEW_16 if width <= 16 else FEW_32
+    else:
+        config = MANY_16 if width <= 16 else MANY_32 if width <= 32 else MANY_64
+    return config if value_dim % (config.bv * config.chunks) == 0 else SMALL_HEADS
 
 
 def gdn_tree_verify(
