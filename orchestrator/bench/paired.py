@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from orchestrator.bench.arm import ArmFactory, OpenArm, RowSettings
-from orchestrator.bench.lossless import ties
+from orchestrator.bench.lossless import Gap, ties
 from orchestrator.bench.prompts import WARM_UP, Prompt, set_hash
 from orchestrator.bench.result import SweepResult
 from orchestrator.bench.rows import LINEAR, TREE, Row
@@ -47,6 +47,7 @@ def run_paired_sweep(
     max_live_load: float = 0.0,
     client_delay_limit_s: float | None = None,
     tie_nats: float = 0.0,
+    out_of_time: Callable[[], bool] = lambda: False,
     done_rows: Sequence[Row] = (),
     warm_up: Sequence[Prompt] = WARM_UP,
 ) -> SweepResult:
@@ -55,7 +56,8 @@ def run_paired_sweep(
     margin: the least relative gain worth a change, fixed beforehand (0.02 = 2 %). group_size: prompts per pair
     (at least the concurrency). client_delay_limit_s: how late (p99) this program itself may run; by default
     5 ms, and 100 ms beside a server that computes on the CPU. tie_nats: the largest preference of the linear server for
-    its own token that counts as none where both outputs part (see orchestrator.bench.lossless). done_rows: rows of an interrupted sweep; their
+    its own token that counts as none where both outputs part (see orchestrator.bench.lossless). out_of_time: asked before
+    each pair; when true, what was measured until then is summed up. done_rows: rows of an interrupted sweep; their
     pairs are not measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget
     whose server does not start is skipped with its reason; a linear arm that does not start raises.
     """
@@ -64,13 +66,23 @@ def run_paired_sweep(
     settings = RowSettings(max_tokens, temperature, seed, max_live_load, client_delay_limit_s, set_hash(prompts))
     sweep = _Sweep(
         linear, tree, list(budgets), list(prompts), pairs, settings, list(concurrencies), group_size,
-        margin, tie_nats, list(warm_up), on_row, on_progress, [r for r in done_rows if r.set_hash == settings.set_hash],
+        margin, tie_nats, list(warm_up), on_row, on_progress, out_of_time, [r for r in done_rows if r.set_hash == settings.set_hash],
     )  # fmt: skip
     if beside:
         sweep.run_beside()
     else:
         sweep.run_in_turns()
     return sweep.result(min_pairs)
+
+
+def _either(line: OpenArm, wide: OpenArm) -> Gap:
+    """Asks the linear server, or the tree's where that one tells no log-probabilities: both have the same target model."""
+
+    def gap(prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
+        found = line.gap(prompt, prefix, wanted, got)
+        return wide.gap(prompt, prefix, wanted, got) if found is None else found
+
+    return gap
 
 
 @dataclass
@@ -88,6 +100,7 @@ class _Sweep:
     warm_up: list[Prompt]
     on_row: RowSink
     on_progress: Progress
+    out_of_time: Callable[[], bool]
     rows: list[Row]
     skipped: dict[int, str] = field(default_factory=dict)
     looping: set[str] = field(default_factory=set)
@@ -107,7 +120,7 @@ class _Sweep:
         with ExitStack() as stack:
             line: OpenArm | None = None
             for budget in self.budgets:
-                if not self._lacks(budget):
+                if not self._lacks(budget) or self._stopped(budget):
                     continue
                 line = line or stack.enter_context(OpenArm(self.linear))
                 try:
@@ -129,7 +142,7 @@ class _Sweep:
             }
             found = None
             if line.outputs != wide.outputs and rows[LINEAR].temperature == 0:
-                found = ties(line.gap, group, line.outputs, wide.outputs, self.tie_nats)
+                found = ties(_either(line, wide), group, line.outputs, wide.outputs, self.tie_nats)
             self._keep(rows[LINEAR], rows[TREE], found)
             if self._given_up(budget, concurrency):
                 return
@@ -141,19 +154,28 @@ class _Sweep:
         """
         tries_left = self.pairs + max(4, self.pairs)
         for pair in range(3 * self.pairs + len(self.prompts)):
-            if self._enough(budget, concurrency) or not tries_left:
+            if self._enough(budget, concurrency) or not tries_left or self._stopped(budget):
                 return
             known = (concurrency, budget, pair) in {(r.concurrency, r.budget, r.pair) for r in self.rows}
             if not known and not any(p.id in self.looping for p in self._group(pair, concurrency)):
                 tries_left -= 1
                 yield pair
 
+    def _stopped(self, budget: int) -> bool:
+        """Whether the time is up, which is then why this budget has fewer pairs."""
+        if self.out_of_time():
+            self.skipped.setdefault(budget, "no time was left for its other pairs")
+            return True
+        return False
+
     # -- one server at a time ---------------------------------------------------------------------------
 
     def run_in_turns(self) -> None:
         share = -(-self.pairs // 2)
         for number in range(TURNS_AT_MOST):
-            open_budgets = [b for b in self.budgets if b not in self.skipped and self._lacks(b)]
+            open_budgets = [
+                b for b in self.budgets if b not in self.skipped and self._lacks(b) and not self._stopped(b)
+            ]
             if not open_budgets:
                 return
             first = number * share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from orchestrator.hosts import secrets
 
 DEFAULTS: dict[str, Any] = {
     "budgets": "15,16,22,32,64,128,256,512,1024", "pairs": 10, "max_tokens": 512, "group_size": 4, "margin": 0.02,
-    "loads": "1", "tie_nats": 0.25,
+    "loads": "1", "tie_nats": 0.25, "seconds": 86400,
 }  # fmt: skip
 CODES = {Decision.ADOPT: ExitCode.DONE, Decision.INVALID: ExitCode.BENCH_INVALID}
 
@@ -40,7 +41,7 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
     check_algorithms(servers, budgets)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = Path(values.get("out") or cli.home / ".run" / "reports" / f"bench-{stamp}")
-    kept = RowFile(folder)
+    kept, end = RowFile(folder), time.monotonic() + float(values["seconds"])
 
     def on_row(row: Row) -> None:
         kept.append(row)
@@ -53,7 +54,8 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
     result = run_paired_sweep(
         servers.open_linear, servers.open_tree, budgets, prompts, pairs=int(values["pairs"]),
         max_tokens=int(values["max_tokens"]), margin=float(values["margin"]), on_row=on_row, concurrencies=loads,
-        group_size=int(values["group_size"]), tie_nats=float(values["tie_nats"]), done_rows=kept.read(),
+        group_size=int(values["group_size"]), tie_nats=float(values["tie_nats"]),
+        out_of_time=lambda: time.monotonic() > end, done_rows=kept.read(),
     )  # fmt: skip
     return _end(cli, result, folder, servers)
 

@@ -144,6 +144,15 @@ def test_other_output_never_wins(beside: bool) -> None:
     assert {f.rule for r in result.rows if r.arm == "tree" for f in r.findings} == {"not-lossless"}
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_when_the_time_is_up_what_was_measured_is_summed_up(beside: bool) -> None:
+    with bench() as b:
+        result = b.sweep([15, 32], pairs=4, beside=beside, out_of_time=lambda: len(b.rows) >= 4)
+    assert result.verdict.decision is Decision.INCONCLUSIVE
+    assert {r.budget for r in result.rows if r.arm == "tree"} == ({15} if beside else {15, 32})
+    assert result.skipped[32] == "no time was left for its other pairs"
+
+
 @pytest.mark.parametrize(
     ("gap", "allowed", "valid"), [(0.0, 0.1, True), (0.0, 0.0, False), (9.0, 0.1, False), (None, 0.1, False)]
 )
