@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UsageError
+from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.load import load_inventory, select_host
 
 SSH = "model: {target: /m/t, draft: /m/d}"
@@ -97,3 +98,38 @@ def test_any_text_gives_an_inventory_or_a_sentence_that_names_the_file(tmp_path_
         assert load_inventory(path).hosts
     except UsageError as error:
         assert "hosts.yaml" in str(error)
+
+
+def replicated(**changes: object) -> HostConfig:
+    fields: dict[str, object] = {
+        "name": "h", "address": "10.0.0.1", "model": {"target": "/t", "draft": "/d"}, "replicas": 3,
+        "router": {"enabled": True, "port": 8000},
+    }  # fmt: skip
+    return HostConfig.model_validate({**fields, **changes})
+
+
+def test_replicas_have_units_and_ports_of_their_own_and_share_the_side_port() -> None:
+    config = replicated()
+    units = [config.of_replica(number).service for number in range(3)]
+    assert [one.unit for one in units] == ["sglang-0.service", "sglang-1.service", "sglang-2.service"]
+    assert [one.port for one in units] == [30000, 30001, 30002]
+    assert {config.of_replica(number).side_port for number in range(3)} == {30003}
+    template = replicated(service={"unit": "sglang@.service", "port": 31000})
+    assert template.of_replica(2).service.unit == "sglang@2.service"
+    single = replicated(replicas=1, router={})
+    assert single.of_replica(0) is single
+    assert single.side_port == 30001
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"router": {}}, "rolled behind a router"),
+        ({"replicas": 1}, "at least two replicas"),
+        ({"service": {"port": 30000, "canary_port": 30002}}, "replicas' ports"),
+        ({"router": {"enabled": True, "port": 30001}}, "router.port must differ"),
+    ],
+)
+def test_replicas_that_cannot_be_rolled_are_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replicated(**changes)

@@ -49,3 +49,32 @@ def test_a_service_without_draft_is_refused():
 def test_knobs_of_none_are_left_to_the_engine():
     tree = launch.tree_launch(LINEAR, 15, {"topk": 8, "spine": None})
     assert tree.env == {"A": "1", "SGLANG_DDTREE_TOPK": "8"}
+
+
+@pytest.mark.parametrize(
+    "speculation",
+    [
+        (),
+        ("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
+        (
+            "--speculative-algorithm=EAGLE3",
+            "--speculative-draft-model-path",
+            "/m/eagle",
+            "--speculative-token-map",
+            "/t",
+        ),
+        ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"),
+    ],
+    ids=["none", "nextn", "eagle3", "ngram"],
+)
+def test_dflash_replaces_whatever_speculation_ran_before(speculation):
+    before = ("/v/bin/python", "-m", "sglang.launch_server", "--model-path", "/m/t", *speculation, "--tp", "8")
+    found = Launch(argv=before, env={"A": "1"}, user="deploy")
+    made = launch.linear_launch(found, "/m/draft", 16)
+    assert made.argv == (
+        "/v/bin/python", "-m", "sglang.launch_server", "--model-path", "/m/t", "--tp", "8",
+        "--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", "/m/draft",
+        "--speculative-num-draft-tokens", "16",
+    )  # fmt: skip
+    assert (made.env, made.user) == (found.env, found.user)
+    assert launch.tree_launch(made, 32, {}).argv.count("--speculative-num-draft-tokens") == 1
