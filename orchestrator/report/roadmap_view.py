@@ -220,6 +220,8 @@ def _next_steps(outputs: Mapping[str, Mapping[str, Any]], verdict: Row) -> list[
         steps.append(f"Measure again with `--set pairs={needed or 10}`: {measured.get('reason', '')}")
     elif decision == "keep linear":
         steps.append("Keep the linear service; measure again when model, draft or engine change.")
+    elif decision == "invalid":
+        steps.append("Mend what made the rows invalid (the report of the run names it), then measure again.")
     if decision is not None:  # what inspection advised before the run is done
         return steps
     advice = outputs.get("recommend", {}).get("recommendation", {})
