@@ -35,10 +35,10 @@ def linear_release(ctx: TaskContext, replica: HostSession | None = None) -> Mani
     """
     session: HostSession = replica or ctx.host
     definition = session.services.definition(session.unit)
-    if definition is not None and definition.overridden:
-        for manifest in ancestors(session.releases, definition.release):
-            if algorithm_of(manifest.launch.argv) == "DFLASH":
-                return manifest
+    live = definition.release if definition is not None and definition.overridden else going_back_to(session)
+    for manifest in ancestors(session.releases, live):
+        if algorithm_of(manifest.launch.argv) == "DFLASH":
+            return manifest
     manifest = found_release(ctx, session)
     algorithm = algorithm_of(manifest.launch.argv)
     if algorithm != "DFLASH":
@@ -51,10 +51,19 @@ def linear_release(ctx: TaskContext, replica: HostSession | None = None) -> Mani
 
 def found_release(ctx: TaskContext, session: HostSession) -> Manifest:
     """The service as it was found, whatever it runs."""
+    for manifest in ancestors(session.releases, going_back_to(session)):
+        if manifest.kind == "found":
+            return manifest
     port = session.config.service.port
     return find_service(
         session.releases, session.services, session.unit, port, run_id=ctx.run_id, keep=bool(ctx.run_id)
     )
+
+
+def going_back_to(session: HostSession) -> str | None:
+    """The release that the host brings back by itself: in the middle of a switch nothing may serve that could be asked."""
+    status = session.deadman.status()
+    return status.restores if status.state in ("armed", "firing") else None
 
 
 def live_is_linear(session: HostSession) -> bool:

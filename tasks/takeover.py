@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
@@ -37,6 +38,20 @@ def is_live(session: HostSession, target: Manifest) -> bool:
     definition = session.services.definition(session.unit)
     defined = definition is not None and definition.release == target.id and definition.argv == target.launch.argv
     return defined and session.services.status(session.unit).running
+
+
+@contextlib.contextmanager
+def _said_as_gone_back(ctx: TaskContext, replica: HostSession) -> Iterator[None]:
+    """What fails because the host went back meanwhile is told as that, not as a service that ended."""
+    try:
+        yield
+    except OrchestrateError as error:
+        if replica.deadman.status().state not in ("firing", "fired"):
+            raise
+        limit = f"{knobs_of(ctx).confirm_s:g} s"
+        raise OrchestrateError(
+            f"{replica.unit} was not proven within {limit}, so the host goes back by itself; raise confirm_s."
+        ) from error
 
 
 class TakeOver(Action):
@@ -129,8 +144,9 @@ class TakeOver(Action):
             started = time.monotonic()
             token = self._switch(ctx, replica, target, previous)
             keep_deadman(ctx, replica, previous, knobs_of(ctx).confirm_s)
-            wait_ready(ctx, replica.unit, replica.config.service.port, knobs_of(ctx).confirm_s)
-            self._prove(ctx, replica)
+            with _said_as_gone_back(ctx, replica):
+                wait_ready(ctx, replica.unit, replica.config.service.port, knobs_of(ctx).confirm_s)
+                self._prove(ctx, replica)
             down = time.monotonic() - started
             if not replica.activation().confirm(token):
                 raise OrchestrateError(f"{replica.unit} had already gone back by itself; raise confirm_s.")

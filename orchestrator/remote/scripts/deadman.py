@@ -50,6 +50,17 @@ def locked(folder: str) -> Iterator[None]:
         yield
 
 
+def is_locked(folder: str) -> bool:
+    try:
+        with open(path(folder, "lock"), "a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def ticking() -> float:
     """Seconds that no clock change moves and that go on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -164,10 +175,12 @@ def disarm(folder: str, token: str) -> dict[str, Any]:
 
 
 def status(folder: str) -> dict[str, Any]:
-    plan = read(folder, "armed.json")
+    plan, outcome = read(folder, "armed.json"), read(folder, "outcome.json")
     if plan is not None:
-        return {"state": "armed", "token": plan["token"], "restores": plan.get("restores")}
-    outcome = read(folder, "outcome.json")
+        begun = outcome is not None and (outcome["state"], outcome.get("token")) == ("firing", plan["token"])
+        # A firing that a restart of the host cut short holds no lock any more: it can be fired again.
+        state = "firing" if begun and is_locked(folder) else "armed"
+        return {"state": state, "token": plan["token"], "restores": plan.get("restores")}
     return {"state": "fired", **outcome} if outcome else {"state": "never armed"}
 
 
