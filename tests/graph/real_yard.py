@@ -29,8 +29,9 @@ class Way:
     exit_code: int
 
 
+PATIENT = ("--set", "confirm_s=900")  # on a busy machine the host must not go back before the kill
 KEEP = Way((*QUICK, "--set", "decide=keep-linear", "--reason", "kill points"), 9)
-ADOPT = Way((*QUICK, "--set", "decide=adopt", "--set", "nodes=15", "--reason", "kill points"), 0)
+ADOPT = Way((*QUICK, *PATIENT, "--set", "decide=adopt", "--set", "nodes=15", "--reason", "kill points"), 0)
 WAYS = {"keep": KEEP, "adopt": ADOPT}
 
 
