@@ -131,14 +131,20 @@ def summary(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def profile(server: Server, ids: Any, tokens: int = 20, timeout: float = 40) -> dict[str, Any]:
     """Generate under SGLang's profiler and sum the trace up."""
     with tempfile.TemporaryDirectory() as folder:
-        server.post("/start_profile", {"output_dir": folder, "activities": ["CPU", "GPU"]})
+        _call(server, "/start_profile", {"output_dir": folder, "activities": ["CPU", "GPU"]})
         server.generate(ids, tokens)
-        server.post("/stop_profile", {})
+        _call(server, "/stop_profile", {})
         path = _finished_trace(Path(folder), timeout)
         if path is None:
             return {"error": f"no trace after {timeout:.0f} s"}
         with gzip.open(path) as file:
             return summary(json.load(file)["traceEvents"])
+
+
+def _call(server: Server, path: str, body: dict[str, Any]) -> None:
+    """A POST whose answer is a line of text."""
+    with server.open(path, body) as answer:
+        answer.read()
 
 
 def _finished_trace(folder: Path, timeout: float) -> str | None:

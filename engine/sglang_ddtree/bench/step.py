@@ -97,10 +97,10 @@ class Arm:
         draft = str(folder / "draft")
         if self.name == "ar":
             return base
-        return base + (linear(draft, backend) if self.name == "linear" else ddtree(draft, backend, self.rows(max)))
+        return base + (linear(draft, backend) if self.name == "linear" else ddtree(draft, backend, self.rows()))
 
-    def rows(self, choose: Any = max) -> int:
-        return int(choose(rows_of(width) for width in self.widths))
+    def rows(self) -> int:
+        return max(rows_of(width) for width in self.widths)
 
     def environment(self) -> dict[str, str]:
         if not self.token:
@@ -146,7 +146,7 @@ def step_times(server: Server, context: int, bs: int) -> list[float]:
 
 
 def rows_of_arm(server: Server, arm: Arm, until: float, profiled: list[int]) -> Iterator[dict[str, Any]]:
-    """Every point at every width, profiles at context 256, and the memory; what time does not allow is listed too."""
+    """Every point at every width, then profiles of the shortest context, then the memory."""
     for context, bs in POINTS:
         for width in arm.widths:
             what = {"arm": arm.name, "width": width, "rows": rows_of(width), "context": context, "bs": bs}
@@ -160,8 +160,13 @@ def rows_of_arm(server: Server, arm: Arm, until: float, profiled: list[int]) -> 
                 switch(server, arm, width)
             times = step_times(server, context, bs)
             yield {**what, "ms_per_step": statistics.median(times), "all": times}
-            if context == POINTS[0][0] and bs in profiled and named:
-                yield {**what, "stages": profile(server, prompts(context, bs))}
+    for bs in profiled:
+        for width in arm.widths:
+            if (rows_of(width) in GOALS or not width) and time.monotonic() < until:
+                if arm.token:
+                    switch(server, arm, width)
+                stages = profile(server, prompts(POINTS[0][0], bs))
+                yield {"arm": arm.name, "width": width, "rows": rows_of(width), "bs": bs, "stages": stages}
     yield memory_row(server, arm.name)
 
 
