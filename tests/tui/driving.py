@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from textual._context import active_app
 from textual.pilot import Pilot
 from textual.strip import Strip
 from textual.widgets import Input
@@ -27,6 +29,15 @@ def make_app(
     app = OrchestrateApp(stage.url, run_id, stage.hosts_file, Prefs(theme=theme), view=view, clock=stage.clock)
     app.animation_level = "none"
     return app
+
+
+async def settled_messages(*_: float) -> None:
+    """Until the application and its widgets have no message left: what a key did is done."""
+    app, quiet = active_app.get(), 0
+    while quiet < 3:
+        await asyncio.sleep(0.001)
+        pumps = (app, *app.screen.walk_children(with_self=True)) if app._screen_stack else (app,)
+        quiet = 0 if any(pump.message_queue_size for pump in pumps) else quiet + 1
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], object]) -> None:
