@@ -350,3 +350,28 @@ def test_drift_names_the_file_and_shows_the_change(session: HostSession, built: 
     switched = activation.switch(release, source, deadline_s=60)
     assert [one.what for one in drift_of(activation, source, release)] == ["unit"]
     assert activation.confirm(switched.token)
+
+
+def test_another_budget_is_another_release_on_the_same_clone(
+    session: HostSession, built: tuple[Manifest, Manifest]
+) -> None:
+    source, release = built
+    store = session.releases
+    before = session.transport.get_bytes(store.layout.manifest(release.id))
+    wider = release.launch.model_copy(update={"argv": with_flags(release.launch.argv, {"--algorithm": "WIDER"})})
+    variant = build.with_launch(release, source, wider, "ddtree")
+    assert (variant.id != release.id, variant.venv_release) == (True, release.id)
+    assert build.with_launch(release, source, release.launch, "ddtree") is release
+    assert build.with_launch(variant, source, wider, "ddtree") is variant
+    store.write(variant)
+    activation = session.activation()
+    switched = activation.switch(variant, source, deadline_s=60)
+    assert ask(session)["argv"][-1] == "WIDER"
+    assert ask(session)["prefix"] == store.layout.venv(release.id)
+    assert activation.confirm(switched.token)
+    assert drift_of(activation, source, variant) == []
+    assert session.transport.get_bytes(store.layout.manifest(release.id)) == before  # written once, never changed
+    assert store.prune(keep=0) == []  # the clone that the current release starts from stays
+    back = activation.switch(source, variant, deadline_s=60)
+    assert activation.confirm(back.token)
+    assert store.prune(keep=0) == [release.id, variant.id]

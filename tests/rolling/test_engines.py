@@ -20,7 +20,7 @@ from tests.e2e.conftest import Story, free_ports
 from tests.rolling import under_load
 
 REPLICAS = 3
-STREAMS = 6
+STREAMS = int(os.environ.get("ROLLING_STREAMS", "4"))
 REQUESTS = int(os.environ.get("ROLLING_REQUESTS", "1000"))
 QUICK = (
     "--set",
