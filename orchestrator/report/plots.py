@@ -57,6 +57,14 @@ def _render(
     return Plot(name, title, alt, png.getvalue(), svg.getvalue())
 
 
+def _legend(axes: Axes, columns: int = 4, title: str | None = None) -> None:
+    """Below the axes, where it covers neither bars nor intervals."""
+    if (figure := axes.get_figure()) is not None:
+        figure.legend(
+            frameon=False, fontsize=9, ncols=columns, loc="outside lower center", title=title, title_fontsize=9
+        )
+
+
 def _by_load(arms: Sequence[ArmSummary]) -> Mapping[int, list[ArmSummary]]:
     loads: dict[int, list[ArmSummary]] = {}
     for arm in sorted(arms, key=lambda a: (a.concurrency, a.budget)):
@@ -92,7 +100,7 @@ def speed_by_budget(arms: Sequence[ArmSummary], margin: float) -> Plot:
         axes.axhline(1.0, color=GREY, linewidth=1.2)
         axes.axhspan(1.0, 1 + margin, color=GREY, alpha=0.15, linewidth=0, label=f"margin {margin * 100:.1f} %")
         axes.set_ylabel("speed, tree ÷ linear (output tokens/s)")
-        axes.legend(frameon=False, fontsize=9)
+        _legend(axes)
 
     alt = "; ".join(f"budget {a.budget} at load {a.concurrency}: {a.ratio:.3f}" for g in loads.values() for a in g)
     return _render("speed-by-budget", "Speed against linear, median of pairs with 95 % interval", alt, draw)
@@ -120,9 +128,9 @@ def tokens_per_step_by_budget(arms: Sequence[ArmSummary]) -> Plot:
                 x, y = [p for p, _, _ in known], [v for _, v, _ in known]
                 error = [[max(0.0, v - ci[0]) for _, v, ci in known], [max(0.0, ci[1] - v) for _, v, ci in known]]
                 axes.errorbar(x, y, yerr=error, color=colour, marker=marker, linestyle=line, capsize=4, label=label)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         axes.set_ylabel("τ (output tokens per verify step)")
-        axes.legend(frameon=False, fontsize=9)
+        _legend(axes)
 
     alt = "; ".join(
         f"budget {a.budget}: tree {a.tree_tokens_per_step or 0:.2f}, linear {a.linear_tokens_per_step or 0:.2f}"
@@ -145,7 +153,7 @@ def step_time_by_budget(arms: Sequence[ArmSummary]) -> Plot:
             edgecolor="white", label="tree",
         )  # fmt: skip
         axes.set_ylabel("decode time per verify step (ms)")
-        axes.legend(frameon=False, fontsize=9)
+        _legend(axes)
 
     alt = "; ".join(
         f"budget {a.budget}: tree {a.tree_ms_per_step or 0:.1f} ms, linear {a.linear_ms_per_step or 0:.1f} ms"
@@ -179,7 +187,7 @@ def latency_distribution(rows: Sequence[Row], budget: int, concurrency: int = 1)
         axes.set_xlabel("mean time between output tokens of a request (ms)")
         axes.set_ylabel("requests at or below (%)")
         axes.set_ylim(0, 101)
-        axes.legend(frameon=False, fontsize=9)
+        _legend(axes)
 
     alt = "; ".join(f"{name}: median {values[len(values) // 2]:.2f} ms" for name, values in groups.items() if values)
     return _render(f"latency-{budget}", "Time between tokens", alt, draw)
@@ -241,7 +249,7 @@ def throughput_latency(series: Mapping[str, Sequence[LoadPoint]]) -> Plot:
         axes.set_ylabel("total throughput (output tokens/s)")
         axes.set_ylim(bottom=0)
         axes.margins(x=0.08)
-        axes.legend(frameon=False, fontsize=9, title="labels: requests at once, or per second", title_fontsize=9)
+        _legend(axes, len(series), "labels: requests at once, or per second")
 
     alt = "; ".join(
         f"{name}: {', '.join(f'{p.tok_s:.0f} tokens/s at {p.load}' for p in points)}" for name, points in series.items()
@@ -271,8 +279,7 @@ def stage_times(stages: Mapping[str, Mapping[str, float]]) -> Plot:
             left = [a + b for a, b in zip(left, widths, strict=True)]
         axes.invert_yaxis()
         axes.set_xlabel("time of a step by stage (ms)")
-        if (figure := axes.get_figure()) is not None:
-            figure.legend(frameon=False, fontsize=9, ncols=len(names), loc="outside lower center")
+        _legend(axes, len(names))
 
     alt = "; ".join(f"{arm}: {sum(times.values()):.2f} ms" for arm, times in stages.items())
     return _render("stage-times", "Where a step's time goes", alt, draw, size=(7.2, 2.0 + 0.5 * len(stages)))
