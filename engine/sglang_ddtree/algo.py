@@ -8,7 +8,8 @@ from typing import Any
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 from . import compat, preflight
-from .config import DDTreeConfig
+from .config import DDTreeConfig, default_width
+from .control import install_route
 
 logger = logging.getLogger(__name__)
 TRACK_STEP = 256  # a multiple of every page and chunk size in use
@@ -95,7 +96,7 @@ def resolve_args(args: Any) -> None:
         raise ValueError(
             "The draft's config.json has no block_size: pass --speculative-dflash-block-size with the drafter's block."
         )
-    width = args.speculative_num_draft_tokens or 2 * int(block)
+    width = args.speculative_num_draft_tokens or default_width(int(block))
     config = DDTreeConfig.read(int(block), int(width))
     args.speculative_dflash_block_size = int(block)
     args.speculative_num_draft_tokens = int(width)
@@ -179,3 +180,4 @@ class DDTreeSpecAlgo(CustomSpecAlgo):
 
     def handle_server_args(self, server_args: Any) -> None:
         resolve_args(server_args)
+        install_route()

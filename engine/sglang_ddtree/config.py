@@ -6,18 +6,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .widths import Fixed, Policy, Width, parse_policy, parse_widths
+
 MAX_NODES = 1024
 DEFAULT_TOPK = 32
 
 
 @dataclass(frozen=True)
 class DDTreeConfig:
-    """block: the drafter's block, so trees have depth block - 1 at most.  width: T verify rows per request.
+    """block: the drafter's block, so trees have depth block - 1 at most.  width: T verify rows per request of the
+    widest tree.
 
     topk: candidates per position.  spine_depth: how much of the linear chain is always in the tree (0: the
     paper's tree).  off_spine_penalty: nats taken from children of nodes off the chain.  state_free: hybrids
     verify without a recurrent state per node and commit by replay.  trace: JSONL file, bounded to
-    trace_bytes.
+    trace_bytes.  widths: what a step can have, narrowest first; start: how they are chosen at first (None: adaptively).
     """
 
     block: int
@@ -28,6 +31,8 @@ class DDTreeConfig:
     state_free: bool = True
     trace: str | None = None
     trace_bytes: int = 64 << 20
+    widths: tuple[Width, ...] = ()
+    start: Policy | None = None
 
     @property
     def nodes(self) -> int:
@@ -38,10 +43,6 @@ class DDTreeConfig:
     def max_depth(self) -> int:
         return self.block - 1
 
-    def width_for(self, batch_size: int) -> int:
-        """Verify rows per request for a batch; every batch gets the full width."""
-        return self.width
-
     @classmethod
     def read(cls, block: int, width: int, env: Mapping[str, str] = os.environ) -> DDTreeConfig:
         """The configuration for these widths; ValueError names the variable that is wrong."""
@@ -51,16 +52,33 @@ class DDTreeConfig:
                 f"and {width}: give the block of the draft model or more."
             )
         nodes = width - 1
+        spine = _integer(env, "SGLANG_DDTREE_SPINE", 0, 0, block - 1)
+        listed = env.get("SGLANG_DDTREE_WIDTHS", "").strip()
+        widths = parse_widths(listed, block, spine, MAX_NODES) if listed else (Width(str(nodes), nodes, spine),)
+        if widths[-1].nodes != nodes:
+            raise ValueError(
+                f"The widest of SGLANG_DDTREE_WIDTHS has {widths[-1].nodes} nodes and --speculative-num-draft-tokens "
+                f"is {width}: make it {widths[-1].rows}, or leave it out."
+            )
+        policy = env.get("SGLANG_DDTREE_WIDTH", "").strip()
         return cls(
             block=block,
             width=width,
+            widths=widths,
+            start=parse_policy(policy, widths) if policy else Fixed(widths[-1]),
             topk=_integer(env, "SGLANG_DDTREE_TOPK", min(nodes, DEFAULT_TOPK), 1, 4096),
-            spine_depth=_integer(env, "SGLANG_DDTREE_SPINE", 0, 0, block - 1),
+            spine_depth=spine,
             off_spine_penalty=_number(env, "SGLANG_DDTREE_OFF_SPINE", 0.0),
             state_free=_integer(env, "SGLANG_DDTREE_STATE_FREE", 1, 0, 1) == 1,
             trace=env.get("SGLANG_DDTREE_TRACE") or None,
             trace_bytes=_integer(env, "SGLANG_DDTREE_TRACE_MB", 64, 1, 1 << 20) << 20,
         )
+
+
+def default_width(block: int, env: Mapping[str, str] = os.environ) -> int:
+    """T where no argument gives it: that of the widest width asked for, else twice the block."""
+    listed = env.get("SGLANG_DDTREE_WIDTHS", "").strip()
+    return parse_widths(listed, block, 0, MAX_NODES)[-1].rows if listed else 2 * block
 
 
 def _integer(env: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -59,6 +59,7 @@ class TreeSampler:
         self.logp = torch.empty((rows, self.k), dtype=torch.float32, device=device)
         self.ids = torch.empty((rows, self.k), dtype=torch.int64, device=device)
         self.scratch = TopKScratch.empty(rows, self.vocabulary, self.k, device)
+        self.width = config.widths[-1]  # in force; the tree's tables must be of the same width
 
     def __call__(self, hidden_states: torch.Tensor, input_ids: torch.Tensor | None = None) -> None:
         """hidden_states [bs * block, H] -> the first bs trees of the static tables (row 0's token excepted)."""
@@ -76,8 +77,8 @@ class TreeSampler:
         tree_build(
             self.logp[:n].view(bs, depth, self.k),
             self.ids[:n].view(bs, depth, self.k),
-            self.config.nodes,
-            self.config.spine_depth,
+            self.width.nodes,
+            self.width.spine,
             self.config.off_spine_penalty,
             out=tables,
             scratch=self.tree.scratch,

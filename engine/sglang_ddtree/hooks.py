@@ -108,6 +108,17 @@ HOOKS = (
         "sglang.srt.managers.scheduler:validate_dflash_request", "patch", ("req", "enable_overlap"),
         "refuses what only linear DFLASH supports",
     ),
+    Hook(
+        "sglang.srt.managers.scheduler:Scheduler.set_internal_state", "patch", ("self", "recv_req"),
+        "switches the width",
+    ),
+    Hook(
+        "sglang.srt.managers.scheduler:Scheduler.get_internal_state", "patch", ("self", "recv_req"),
+        "shows the width",
+    ),
+    Hook(
+        "sglang.srt.managers.io_struct:SetInternalStateReq", "call", (), "carries a switch of the width",
+    ),
 )  # fmt: skip
 
 
@@ -122,6 +133,10 @@ GPU_HOOKS = (
     Hook(
         "sglang.srt.speculative.draft_worker_common:make_draft_sampler_capture_hook", "call", ("draft_sampler",),
         "the tree is built at the end of the draft's CUDA graph",
+    ),
+    Hook(
+        "sglang.srt.model_executor.runner.decode_cuda_graph_runner:DecodeCudaGraphRunner.__init__", "call",
+        ("self", "model_runner", "attn_backend", "speculative_num_draft_tokens"), "graphs of further widths",
     ),
     Hook(
         "sglang.srt.layers.radix_linear_attention:RadixLinearAttention.__init__", "call",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +13,7 @@ from typing import IO, Any
 import torch
 
 from .tables import TreeTables
+from .widths import Width
 
 
 def chain_lengths(path: torch.Tensor, commit_lens: torch.Tensor, tables: TreeTables) -> torch.Tensor:
@@ -24,8 +26,19 @@ def chain_lengths(path: torch.Tensor, commit_lens: torch.Tensor, tables: TreeTab
 
 
 @dataclass
+class WidthCounts:
+    """Sums of the steps at one width."""
+
+    steps: int = 0
+    tokens: int = 0
+    chain_tokens: int = 0
+
+
+@dataclass
 class Metrics:
     """Sums over the life of a worker; a step is one verify of one request."""
+
+    widths: Sequence[Width] = ()
 
     steps: int = 0
     tokens: int = 0
@@ -37,7 +50,12 @@ class Metrics:
     fallbacks: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     last_seconds: dict[str, float] = field(default_factory=dict)
+    by_width: dict[str, WidthCounts] = field(default_factory=dict)
+    width: Width | None = None
     _mark: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.by_width = {width.label: WidthCounts() for width in self.widths}
 
     def start_step(self) -> None:
         """Begin the timing of a batch's step."""
@@ -50,12 +68,16 @@ class Metrics:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._mark
         self._mark = now
 
-    def add(self, tables: TreeTables, path: torch.Tensor, commit_lens: torch.Tensor, rows_moved: int) -> torch.Tensor:
-        """Count one step of every request of a batch; returns ``chain_lengths``."""
+    def add(
+        self, width: Width, tables: TreeTables, path: torch.Tensor, commit_lens: torch.Tensor, rows_moved: int
+    ) -> torch.Tensor:
+        """Count one step of every request of a batch at ``width``; returns ``chain_lengths``."""
         chain = chain_lengths(path, commit_lens, tables)
-        self.steps += path.shape[0]
-        self.tokens += int(commit_lens.sum())
-        self.chain_tokens += int(chain.sum())
+        self.width = width
+        for counts in (self, self.by_width.setdefault(width.label, WidthCounts())):
+            counts.steps += path.shape[0]
+            counts.tokens += int(commit_lens.sum())
+            counts.chain_tokens += int(chain.sum())
         self.nodes += int(tables.count.sum()) - path.shape[0]
         self.truncated += int(tables.truncated.sum())
         self.rows_moved += rows_moved
@@ -75,6 +97,11 @@ class Metrics:
             "ddtree_rows_moved": self.rows_moved,
             "ddtree_fallback_total": dict(self.fallbacks),
             "ddtree_step_seconds": dict(self.seconds),
+            "ddtree_width": self.width.nodes if self.width else 0,
+            "ddtree_width_steps": {label: counts.steps for label, counts in self.by_width.items()},
+            "ddtree_width_accept_length": {
+                label: counts.tokens / counts.steps for label, counts in self.by_width.items() if counts.steps
+            },
         }
 
 
@@ -96,6 +123,11 @@ class PrometheusExport:
                 "Mean tokens per step that the chain inside the tree would have produced",
             ),
             "ddtree_truncated": gauge("ddtree_truncated", "Nodes of the last candidate rank since the start"),
+            "ddtree_width": gauge("ddtree_width", "Nodes that the width in force allows"),
+        }
+        self.by_width = {
+            "ddtree_width_steps": gauge("ddtree_width_steps", "Steps since the start by width", "width"),
+            "ddtree_width_accept_length": gauge("ddtree_width_accept_length", "Mean tokens per step by width", "width"),
         }
         self.depth = gauge("ddtree_depth_hits", "Steps by accepted depth since the start", "depth")
         self.seconds = Summary("ddtree_step_seconds", "Host seconds per step and stage", ["stage"])
@@ -109,6 +141,9 @@ class PrometheusExport:
             gauge.set(snapshot[name])
         for depth, count in snapshot["ddtree_depth_hits"].items():
             self.depth.labels(depth).set(count)
+        for name, gauge in self.by_width.items():
+            for label, value in snapshot[name].items():
+                gauge.labels(label).set(value)
         for stage, seconds in metrics.last_seconds.items():
             self.seconds.labels(stage).observe(seconds)
         for reason, count in (metrics.fallbacks - self._fallbacks_before).items():

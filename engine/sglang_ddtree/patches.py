@@ -13,13 +13,16 @@ _MARK = "_sglang_ddtree"
 
 def install() -> None:
     """Apply every patch; a second call changes nothing."""
+    from .control import handle_switches
+
     widen_request_rows()
     drop_node_states()
     drop_state_reserve()
     refuse_unsupported_requests()
+    handle_switches()
 
 
-def _replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """owner.name = wrap(owner.name), unless that was done before."""
     original = getattr(owner, name)
     if getattr(original, _MARK, False):
@@ -30,7 +33,7 @@ def _replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callabl
     setattr(owner, name, replacement)
 
 
-def _active() -> bool:
+def active() -> bool:
     """Whether this process serves DDTREE (several schedulers can live in one process)."""
     return compat.line().spec().speculative_algorithm == NAME
 
@@ -49,9 +52,9 @@ def widen_request_rows() -> None:
     import sglang.srt.mem_cache.kv_cache_configurator as module
 
     def extra() -> int:
-        return 4 + 2 * int(compat.line().spec().speculative_num_draft_tokens) if _active() else 0
+        return 4 + 2 * int(compat.line().spec().speculative_num_draft_tokens) if active() else 0
 
-    _replace(
+    replace(
         module,
         "get_req_to_token_extra_context_len",
         lambda original: compat.line().wrap_extra_context(original, extra),
@@ -64,13 +67,13 @@ def drop_node_states() -> None:
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self: Any, **kwargs: Any) -> None:
-            if _active() and _state_free():
+            if active() and _state_free():
                 kwargs["speculative_num_draft_tokens"] = None
             original(self, **kwargs)
 
         return __init__
 
-    _replace(MambaPool, "__init__", wrap)
+    replace(MambaPool, "__init__", wrap)
 
 
 def drop_state_reserve() -> None:
@@ -79,14 +82,14 @@ def drop_state_reserve() -> None:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def _handle_max_mamba_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (_active() and _state_free()):
+            if not (active() and _state_free()):
                 return original(self, *args, **kwargs)
             with compat.line().without_spec_reserve():
                 return original(self, *args, **kwargs)
 
         return _handle_max_mamba_cache
 
-    _replace(KVCacheConfigurator, "_handle_max_mamba_cache", wrap)
+    replace(KVCacheConfigurator, "_handle_max_mamba_cache", wrap)
 
 
 def request_refusal(req: Any) -> str | None:
@@ -107,9 +110,9 @@ def refuse_unsupported_requests() -> None:
 
     def wrap(original: Callable[..., str | None]) -> Callable[..., str | None]:
         def validate_dflash_request(req: Any, enable_overlap: bool) -> str | None:
-            sentence = request_refusal(req) if _active() else None
+            sentence = request_refusal(req) if active() else None
             return sentence or original(req, enable_overlap)
 
         return validate_dflash_request
 
-    _replace(module, "validate_dflash_request", wrap)
+    replace(module, "validate_dflash_request", wrap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,23 +22,58 @@ class WalkOutput:
     new_lens: torch.Tensor
 
 
-class StaticTree:
-    """Tree tables, ancestor bits, positions and prefix lengths for up to ``max_bs`` requests."""
+@dataclass
+class _Rows:
+    """What depends on the number of rows: tables [max_bs, T, ...], ancestor bits, positions, and each request's first row."""
 
-    def __init__(self, max_bs: int, width: int, max_depth: int, device: torch.device | str) -> None:
-        self.max_bs, self.width, self.max_depth = max_bs, width, max_depth
-        self.tables = TreeTables.empty(max_bs, width, max_depth, device)
-        self.bits = torch.zeros((max_bs, width, -(-width // WORD)), dtype=torch.int64, device=device)
-        self.positions = torch.zeros((max_bs, width), dtype=torch.int64, device=device)
+    tables: TreeTables
+    bits: torch.Tensor
+    positions: torch.Tensor
+    first_rows: torch.Tensor
+
+    @classmethod
+    def empty(cls, max_bs: int, width: int, max_depth: int, device: torch.device | str) -> _Rows:
+        return cls(
+            tables=TreeTables.empty(max_bs, width, max_depth, device),
+            bits=torch.zeros((max_bs, width, -(-width // WORD)), dtype=torch.int64, device=device),
+            positions=torch.zeros((max_bs, width), dtype=torch.int64, device=device),
+            first_rows=torch.arange(max_bs, device=device)[:, None] * width,
+        )
+
+
+class StaticTree:
+    """Tree tables, ancestor bits, positions and prefix lengths for up to ``max_bs`` requests.
+
+    widths: T of every width a step can have (one number: that one).  ``use(i)`` puts the i-th in force; widths of equal T
+    share their tables, and each has its own row of counters.
+    """
+
+    def __init__(self, max_bs: int, widths: int | Sequence[int], max_depth: int, device: torch.device | str) -> None:
+        self.widths = (widths,) if isinstance(widths, int) else tuple(widths)
+        self.max_bs, self.max_depth = max_bs, max_depth
+        self.max_width = max(self.widths)
+        self._rows = {width: _Rows.empty(max_bs, width, max_depth, device) for width in set(self.widths)}
         self.prefix = torch.zeros((max_bs,), dtype=torch.int64, device=device)
-        self.first_rows = torch.arange(max_bs, device=device)[:, None] * width  # flat row of each request's root
-        self.scratch = torch.empty((5 * max_bs * width,), dtype=torch.int32, device=device)
-        # The walk's counters, and last the trees without a node, which a draft of NaN gives.
-        self.counters = torch.zeros((5 + max_depth + 2,), dtype=torch.int64, device=device)
-        self._views: dict[int, TreeTables] = {}
+        self.scratch = torch.empty((5 * max_bs * self.max_width,), dtype=torch.int32, device=device)
+        # By width: the walk's counters, and last the trees without a node, which a draft of NaN gives.
+        self.all_counters = torch.zeros((len(self.widths), 5 + max_depth + 2), dtype=torch.int64, device=device)
+        self._views: dict[tuple[int, int], TreeTables] = {}
         self._outputs = [self._walk_output(device) for _ in range(2)]
         self._turn = 0
         self._last_bs = 0
+        self.use(len(self.widths) - 1)
+
+    def use(self, index: int) -> None:
+        """Put the ``index``-th width in force: for the next step, or for a graph that is captured now."""
+        self.width = self.widths[index]
+        rows = self._rows[self.width]
+        self.tables, self.bits, self.positions, self.first_rows = (
+            rows.tables,
+            rows.bits,
+            rows.positions,
+            rows.first_rows,
+        )
+        self.counters = self.all_counters[index]
 
     def _walk_output(self, device: torch.device | str) -> WalkOutput:
         def int64(*shape: int) -> torch.Tensor:
@@ -49,9 +85,10 @@ class StaticTree:
 
     def view(self, bs: int) -> TreeTables:
         """The tables of the first ``bs`` requests."""
-        if bs not in self._views:
-            self._views[bs] = TreeTables(**{name: x[:bs] for name, x in vars(self.tables).items()})
-        return self._views[bs]
+        key = (self.width, bs)
+        if key not in self._views:
+            self._views[key] = TreeTables(**{name: x[:bs] for name, x in vars(self.tables).items()})
+        return self._views[key]
 
     def next_output(self, bs: int) -> WalkOutput:
         self._turn = 1 - self._turn

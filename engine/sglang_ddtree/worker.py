@@ -18,11 +18,14 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from . import compat, ops
 from .config import DDTreeConfig
+from .entry_order import entry_order
 from .hybrid import StateFreeVerify, tracked_steps
 from .metrics import Metrics, PrometheusExport, Trace
 from .row_logits import RowLogits
 from .tables import TreeTables
 from .verify_input import DDTreeVerifyInput
+from .width_policy import control_for
+from .widths import Width
 
 logger = logging.getLogger(__name__)
 NO_TREE = "draft_nan"  # the reason under which steps are counted whose draft had nothing but NaN to offer
@@ -35,7 +38,8 @@ class DDTreeWorker(DFlashWorkerV2):
         self.line = compat.line()
         block = self.line.block_size()
         self.config = DDTreeConfig.read(block, int(self.line.spec().speculative_num_draft_tokens))
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.config.widths)
+        self.widths = control_for(self.config)
         self.row_logits = RowLogits(self.line)
         with self.line.draft_settings(block):
             super().__init__(self.line.draft_server_args(server_args, block), *args, **kwargs)
@@ -86,6 +90,7 @@ class DDTreeWorker(DFlashWorkerV2):
     def forward_batch_generation(self, batch: Any, on_publish: Any = None, **kwargs: Any) -> Any:
         mode = batch.forward_mode
         if mode.is_extend() or batch.is_extend_in_batch or mode.is_idle() or batch.spec_info is None:
+            self.widths.pause()
             return super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
         return self._decode(batch, on_publish, kwargs.get("grammar_barrier"))
 
@@ -94,12 +99,13 @@ class DDTreeWorker(DFlashWorkerV2):
         self.metrics.start_step()
         self._note_sampling(batch)
         draft_input, prefix = batch.spec_info, batch.seq_lens
-        width = self.config.width_for(len(prefix))
+        chosen = self.widths.choose(len(prefix))
+        width = chosen.rows
         loc = self._row_slots(batch, width)
         plan = self.line.kv_plan(self, batch, loc, draft_input)
         hidden, head, positions = self._draft(batch, draft_input, loc, plan)
         self.metrics.stage_done("draft")
-        tables = self._tree(hidden, head, draft_input.bonus_tokens.view(-1), width)
+        tables = self._tree(hidden, head, draft_input.bonus_tokens.view(-1), chosen)
         if empty := int((tables.count == 1).sum()):
             self.metrics.fallbacks[NO_TREE] += empty
         self.metrics.stage_done("tree")
@@ -119,7 +125,7 @@ class DDTreeWorker(DFlashWorkerV2):
         self._commit_states(batch, prefix, new_seq_lens, path, commit_lens)
         self._inject_draft_kv(output.logits_output, loc, plan, positions, path, commit_lens)
         self.metrics.stage_done("commit")
-        self._record(batch, tables, path, commit_lens, moved, logits)
+        self._record(batch, chosen, tables, path, commit_lens, moved, logits)
         return GenerationBatchResult(
             logits_output=output.logits_output,
             next_token_ids=out_tokens.reshape(-1),
@@ -185,7 +191,7 @@ class DDTreeWorker(DFlashWorkerV2):
             output = self.draft_model_runner.forward(forward_batch).logits_output
         return output.hidden_states.view(bs, block, -1)[:, 1:], head, positions
 
-    def _tree(self, hidden: torch.Tensor, head: Any, root: torch.Tensor, width: int) -> TreeTables:
+    def _tree(self, hidden: torch.Tensor, head: Any, root: torch.Tensor, width: Width) -> TreeTables:
         """hidden [bs, L, H], root [bs] -> the best-first trees of their marginals."""
         bs, depth, size = hidden.shape
         weight = head.weight
@@ -196,8 +202,8 @@ class DDTreeWorker(DFlashWorkerV2):
         tables = ops.tree_build(
             logp.view(bs, depth, -1),
             ids.view(bs, depth, -1),
-            width - 1,
-            self.config.spine_depth,
+            width.nodes,
+            width.spine,
             self.config.off_spine_penalty,
         )
         tables.tok[:, 0] = root
@@ -275,13 +281,16 @@ class DDTreeWorker(DFlashWorkerV2):
     def _record(
         self,
         batch: Any,
+        width: Width,
         tables: TreeTables,
         path: torch.Tensor,
         commit_lens: torch.Tensor,
         moved: int,
         logits: torch.Tensor,
     ) -> None:
-        chain = self.metrics.add(tables, path, commit_lens, moved)
+        chain = self.metrics.add(width, tables, path, commit_lens, moved)
+        if self.widths.wants_walks:
+            self.widths.note_walks(width, entry_order(tables, path, commit_lens, width.spine).tolist())
         if self._trace is not None:
             rows = logits.view(*tables.tok.shape, -1)
             self._trace.write([req.rid for req in batch.reqs], tables, path, commit_lens, chain, rows)

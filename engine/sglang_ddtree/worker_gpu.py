@@ -13,18 +13,25 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from .device_clock import EventClock, WalkReader
 from .draft_tree import TreeSampler
+from .entry_order import entry_order
 from .hybrid import tracked_steps
 from .hybrid_gpu import GraphStateFreeVerify
 from .kernels.compact_kv import KvMover
 from .kernels.walk import walk
+from .metrics import WidthCounts
 from .static_tree import StaticTree
 from .target_tokens import target_tokens
 from .verify_attention import TreeVerifyAttention, refusal
+from .width_graphs import WidthGraphs
+from .width_policy import control_for
+from .widths import Width
 from .worker import NO_TREE, DDTreeWorker
 
 logger = logging.getLogger(__name__)
 COUNTERS_EVERY = 64
+WALKS_EVERY = 4  # steps between two looks at what narrower trees would have accepted
 
 
 class GraphDDTreeWorker(DDTreeWorker):
@@ -34,14 +41,18 @@ class GraphDDTreeWorker(DDTreeWorker):
         super().__init__(server_args, *args, **kwargs)
         config = self.config
         runner = self.target_worker.model_runner
-        self.tree = StaticTree(int(server_args.max_running_requests), config.width, config.max_depth, self.device)
+        rows = [width.rows for width in config.widths]
+        self.tree = StaticTree(int(server_args.max_running_requests), rows, config.max_depth, self.device)
         self.group = get_tp_group()
         self._sampler = TreeSampler(runner.model.lm_head, config, self.tree, self.group)
         self._refuse_layers(runner.model)
         # Allocated here, so that SGLang sizes the KV pool with what is left.
         self._states = self._build_states(runner)
         self._movers: list[KvMover] | None = None
-        self._host_counters = torch.zeros_like(self.tree.counters, device="cpu").pin_memory()
+        self.widths = control_for(config, EventClock(), WALKS_EVERY, self._agree)
+        self._walks = WalkReader(self.tree.max_bs, config.max_depth + 2)
+        self._graphs: WidthGraphs | None = None
+        self._host_counters = torch.zeros_like(self.tree.all_counters, device="cpu").pin_memory()
         self._counters_ready = torch.cuda.Event()
         self._steps = 0
 
@@ -71,14 +82,44 @@ class GraphDDTreeWorker(DDTreeWorker):
         if self._states is not None:
             self._states.attach(self._gdn_backend().linear_attn_backend)
 
+    def init_cuda_graphs(self) -> None:
+        super().init_cuda_graphs()
+        widths = self.config.widths
+        self._graphs = WidthGraphs(self.target_worker.model_runner, self.draft_model_runner, self.line, widths)
+        with self.line.draft_settings(self.config.block):
+            self._graphs.capture(widths, self._use_tables)
+
     def _maybe_build_draft_sampler(self) -> Any:
         return self._sampler
+
+    def _agree(self, index: int) -> int:
+        """The first rank's choice of a width: each rank times its own device, and all must run the same graphs."""
+        if int(self.group.world_size) == 1:
+            return index
+        choice = torch.tensor([index])
+        torch.distributed.broadcast(choice, src=self.group.ranks[0], group=self.group.cpu_group)
+        return int(choice)
+
+    def _use_tables(self, width: Width) -> None:
+        self.tree.use(self.widths.index(width))
+        self._sampler.width = width
+
+    def _next_width(self, batch_size: int) -> Width:
+        """The width of the step that starts now, put in force."""
+        width = self.widths.choose(batch_size)
+        self._use_tables(width)
+        if self._graphs is not None:
+            self._graphs.use(width)
+        self.metrics.width = width
+        return width
 
     def _decode(self, batch: Any, on_publish: Any, barrier: Any = None) -> Any:
         self.metrics.start_step()
         batch.seq_lens.record_stream(torch.cuda.current_stream())
         draft_input, prefix = batch.spec_info, batch.seq_lens
-        bs, width, block = len(prefix), self.config.width, int(self.block_size)
+        bs, block = len(prefix), int(self.block_size)
+        in_force = self._next_width(bs)
+        width = in_force.rows
         self.tree.begin(prefix)
         # The only reads of req_to_token in a step: after the verify graph starts, the next batch may write it.
         loc = self._row_slots(batch, width)
@@ -106,7 +147,7 @@ class GraphDDTreeWorker(DDTreeWorker):
         self._commit(batch, prefix, result, loc)
         self._inject(output.logits_output, positions, loc_block, result)
         self.metrics.stage_done("commit")
-        self._count(batch, tables, result, logits)
+        self._count(batch, in_force, tables, result, logits)
         return GenerationBatchResult(
             logits_output=output.logits_output,
             next_token_ids=result.out_tokens.reshape(-1),
@@ -206,7 +247,7 @@ class GraphDDTreeWorker(DDTreeWorker):
         )
         logits_output.hidden_states = None  # large, and nobody needs it after this step
 
-    def _count(self, batch: Any, tables: Any, result: Any, logits: torch.Tensor) -> None:
+    def _count(self, batch: Any, width: Width, tables: Any, result: Any, logits: torch.Tensor) -> None:
         """The walk counts on the device; now and then the sums come over, without waiting for them."""
         if self._trace is not None:  # a debugging aid that may wait for the device
             from .metrics import chain_lengths
@@ -214,22 +255,29 @@ class GraphDDTreeWorker(DDTreeWorker):
             rids = [req.rid for req in batch.reqs]
             chain = chain_lengths(result.path, result.commit_lens, tables)
             self._trace.write(
-                rids, tables, result.path, result.commit_lens, chain, logits.view(len(rids), self.config.width, -1)
+                rids, tables, result.path, result.commit_lens, chain, logits.view(len(rids), width.rows, -1)
             )
+        if self.widths.wants_walks:
+            self._walks.send(width, entry_order(tables, result.path, result.commit_lens, width.spine))
+            for chosen, rows in self._walks.ready():
+                self.widths.note_walks(chosen, rows)
         self._steps += 1
         if self._steps % COUNTERS_EVERY:
             return
         if self._steps > COUNTERS_EVERY and self._counters_ready.query():
             self._read_counters()
-        self._host_counters.copy_(self.tree.counters, non_blocking=True)
+        self._host_counters.copy_(self.tree.all_counters, non_blocking=True)
         self._counters_ready.record()
 
     def _read_counters(self) -> None:
-        sums = self._host_counters.tolist()
+        by_width = self._host_counters.tolist()
+        sums = [sum(column) for column in zip(*by_width, strict=True)]
         metrics = self.metrics
         metrics.steps, metrics.tokens, metrics.chain_tokens, metrics.nodes, metrics.truncated = sums[:5]
         metrics.depth_hits.clear()
         metrics.depth_hits.update({depth: n for depth, n in enumerate(sums[5:-1]) if n})
+        for width, row in zip(self.config.widths, by_width, strict=True):
+            metrics.by_width[width.label] = WidthCounts(*row[:3])
         if sums[-1]:
             metrics.fallbacks[NO_TREE] = sums[-1]
         if self._prometheus is not None:

@@ -28,7 +28,7 @@ def test_each_width_builds_its_own_trees(config: DDTreeConfig) -> None:
     tree = StaticTree(4, [width.rows for width in config.widths], config.max_depth, "cpu")
     generator = torch.Generator().manual_seed(3)
     weight = torch.randn(VOCABULARY, HIDDEN, generator=generator)
-    sampler = TreeSampler(SimpleNamespace(weight=weight), config, tree)
+    sampler = TreeSampler(SimpleNamespace(weight=weight), config, tree, SimpleNamespace(world_size=1))
     for index in (2, 0, 1, 2):
         width = config.widths[index]
         tree.use(index)

@@ -114,6 +114,21 @@ class Line:
             "indexer_topk_output": target_output.indexer_topk_output,
         }
 
+    # -- graphs ---------------------------------------------------------------------------------------------
+    def capture_graphs(self, runner: Any, rows: int | None) -> Any:
+        """One more decode graph runner for a model runner that has one: of ``rows`` tokens per request (None: its own).
+
+        The attention backend keeps the buffers of the first capture, so that the graphs which use them stay valid.
+        """
+        from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+
+        backend = runner.attn_backend
+        backend.init_cuda_graph_state = lambda *args, **kwargs: None
+        try:
+            return DecodeCudaGraphRunner(runner, attn_backend=backend, speculative_num_draft_tokens=rows)
+        finally:
+            del backend.init_cuda_graph_state
+
     # -- hybrids -------------------------------------------------------------------------------------------
     def track_grid(self, batch: Any) -> int:
         """Every how many tokens the radix cache wants a copy of the recurrent state."""
