@@ -51,6 +51,8 @@ def start(options: argparse.Namespace, token: str) -> dict[str, Server]:
     else:
         env = {"SGLANG_DDTREE_WIDTHS": ",".join(["chain", *map(str, budgets)]), "SGLANG_DDTREE_CONTROL_TOKEN": token}
         arms["all"] = (ddtree(draft, backend, max(budgets) + 1), env)
+        spare = [int(part) for part in options.spare.split(",") if part]
+        arms |= {str(budget): (ddtree(draft, backend, budget + 1), {}) for budget in spare}
     return {
         name: Server(name, base + more, options.port + i, options.out / f"server-{name}.log", env, cpu)
         for i, (name, (more, env)) in enumerate(arms.items())
@@ -67,6 +69,9 @@ def wait(servers: dict[str, Server], seconds: float) -> dict[str, Server]:
 
 
 def sweep(options: argparse.Namespace, up: dict[str, Server], token: str) -> int:
+    if "all" in up:
+        for name in [name for name in up if name.isdecimal()]:
+            up.pop(name).stop()
     trees = [s.url if name == "all" else f"{name}={s.url}" for name, s in up.items() if name != "linear"]
     budgets = options.budgets if "all" in up else ",".join(name for name in up if name.isdecimal())
     command = [
@@ -101,6 +106,9 @@ def main() -> int:
     parser.add_argument("--start-seconds", type=float, default=240, help="time for the servers to come up")
     parser.add_argument("--port", type=int, default=24500)
     parser.add_argument("--one-each", action="store_true", help="a server per budget instead of one that switches")
+    parser.add_argument(
+        "--spare", default="", help="budgets with servers of their own, used if the switching one fails"
+    )
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
