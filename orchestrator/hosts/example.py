@@ -20,8 +20,8 @@ hosts:
   #     {driver: systemd, unit: sglang.service, port: 30000, canary_port: 30001, args: [--mem-fraction-static, "0.85"]}
   #   container: {kind: proxmox-ct, id: 200}   # commands run through `pct exec` on the Proxmox host
   #   gpus: {count: 8, arch: sm_120, tp: 1, canary: [7]}
-  #   replicas: 8                   # one per TP group, behind the router
-  #   router: {enabled: true, port: 8000}
+  #   replicas: 8                   # one per TP group: sglang-0.service on 30000, sglang-1.service on 30001, …
+  #   router: {enabled: true, port: 8000, unit: sglang-router.service}   # SGLang's own, which knows every replica
   #   notify: {webhook: "env:DEPLOY_WEBHOOK"}  # or command: [...]; called when a run ends
   #   model: {target: /models/Qwen3.6-27B, draft: /models/Qwen3.6-27B-DFlash, block: 16}
   #   ddtree: {nodes: 64, adaptive: true}      # nodes = B, without the root; the verify width is B + 1

@@ -29,8 +29,8 @@ def provision(progress: Callable[[str], None]) -> None:
         provision_environment(host, session.wheel_dir, lambda text, _done, _total: progress(text))
 
 
-def host(name: str) -> LabHost:
-    """A booted host that serves linear DFLASH with the real engine under systemd, as root."""
+def host(name: str, *, dflash: bool = True) -> LabHost:
+    """A booted host that serves with the real engine under systemd, as root: linear DFLASH, or no speculation."""
     opt = STATE / "run" / f"opt-{name}"
     shutil.rmtree(opt, ignore_errors=True)
     (opt / "sglang").mkdir(parents=True)
@@ -39,10 +39,10 @@ def host(name: str) -> LabHost:
     wish = f'{{"source": "{source}", "target": "{opt}/sglang/venv"}}'
     subprocess.run([sys.executable, str(clone), wish], check=True, capture_output=True)
     shutil.copytree(wheels.engine_folder() / "models" / PAIR, opt / "models" / PAIR)
+    flags = f"--speculative-algorithm DFLASH --speculative-draft-model-path /opt/models/{PAIR}/draft " if dflash else ""
     unit = (
-        "[Unit]\nDescription=SGLang, linear DFlash\n[Service]\n"
-        f"ExecStart={VENV}/bin/python -m sglang_cpu launch --model-path /opt/models/{PAIR}/target "
-        f"--speculative-algorithm DFLASH --speculative-draft-model-path /opt/models/{PAIR}/draft "
+        "[Unit]\nDescription=SGLang\n[Service]\n"
+        f"ExecStart={VENV}/bin/python -m sglang_cpu launch --model-path /opt/models/{PAIR}/target {flags}"
         f"--host 127.0.0.1 --port {PORT}\nTimeoutStopSec=60\n[Install]\nWantedBy=multi-user.target\n"
     )
     machine = LabHost(
