@@ -325,6 +325,7 @@ def gdn_tree_verify(
         require(bs <= 1 or x.stride(0) == width * x.stride(1), op, f"rows of {name} must be evenly spaced.")
     require(state.stride(3) == 1 and state.stride(2) == key_dim, op, "a head's state must be contiguous.")
     require(a.stride(2) == 1 and b.stride(2) == 1, op, "a and b must be contiguous along heads.")
+    require(tables.anc.is_contiguous() and tables.dep.is_contiguous(), op, "the tree's tables must be contiguous.")
     if bits is None:
         bits = ancestor_bits(tables)
     if out is None:
