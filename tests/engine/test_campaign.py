@@ -74,14 +74,15 @@ def test_equal_acceptance_needs_equal_passes():
 
 
 def test_a_failed_check_is_a_row_and_no_end(tmp_path: Path):
-    campaign = Campaign(100, tmp_path / "rows.json")
+    campaign = Campaign(100, tmp_path / "rows.json", ("pair:not",))
     plan = Plan("pair", "t", "d", 64, on_cpu=True)
     campaign.check(plan, "dies", lambda: {"ok": 1 / 0 > 0})
     campaign.check(plan, "late", lambda: {"ok": True}, needs=1000)
+    campaign.check(plan, "not today", lambda: {"ok": True})
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert [row["ok"] for row in rows] == [False, None]
+    assert [row["ok"] for row in rows] == [False, None, None]
     assert "ZeroDivisionError" in rows[0]["error"]
-    assert rows[1]["not_run"]
+    assert rows[1]["not_run"] != rows[2]["not_run"]
 
 
 def test_variants_change_one_switch(tmp_path: Path):

@@ -207,12 +207,7 @@ def test_openai_client_is_served(server):
 
 
 def test_a_json_schema_is_served(server):
-    schema = {
-        "type": "object",
-        "properties": {"ok": {"type": "boolean"}},
-        "required": ["ok"],
-        "additionalProperties": False,
-    }
+    schema = {"enum": [{"ok": True}, {"ok": False}]}  # literals leave a small model no room for white space
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     body = {
         "model": "default",
@@ -222,7 +217,7 @@ def test_a_json_schema_is_served(server):
     }
     status, answer = server.post("/v1/chat/completions", {**body, "response_format": form})
     assert status == 200, answer
-    assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"ok"}
+    assert json.loads(answer["choices"][0]["message"]["content"]) in schema["enum"]
 
 
 def test_unsupported_requests_get_the_reason(server):

@@ -117,10 +117,10 @@ class Plan:
 class Campaign:
     """Collects rows, keeps to the time, writes as it goes; two pairs use it from two threads."""
 
-    def __init__(self, seconds: float, file: Path | None) -> None:
+    def __init__(self, seconds: float, file: Path | None, left_out: tuple[str, ...] = ()) -> None:
         self.rows: list[dict[str, Any]] = []
         self.deadline = time.monotonic() + seconds
-        self.file = file
+        self.file, self.left_out = file, left_out
         self._lock = threading.Lock()
 
     def left(self) -> float:
@@ -136,7 +136,9 @@ class Campaign:
     def check(self, plan: Plan, name: str, run: Callable[[], dict[str, Any]], needs: float = 10) -> None:
         """Run one check if ``needs`` seconds are left, and keep its row."""
         head = {"pair": plan.label, "check": name}
-        if self.left() < needs:
+        if f"{plan.label}:{name}".startswith(self.left_out or ("\0",)):
+            self.add({**head, "ok": None, "not_run": "left out of this run"})
+        elif self.left() < needs:
             self.add({**head, "ok": None, "not_run": "no time was left"})
         else:
             self.add({**head, **timed(run)})
@@ -224,6 +226,7 @@ def main() -> int:
     parser.add_argument("models", type=Path, help="the folder that holds tiny-dense and tiny-hybrid")
     parser.add_argument("--pairs", default="tiny-dense,tiny-hybrid")
     parser.add_argument("--arms", help="comma-separated; the default is all that this device can run")
+    parser.add_argument("--leave-out", default="", help="PAIR:CHECK,... (a check by the first letters of its name)")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=240, help="when to stop beginning new checks")
     parser.add_argument("--stagger", type=float, default=0, help="seconds between the starts of two pairs")
@@ -234,7 +237,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     out = Path(os.environ.get("OUT", "."))
-    campaign = Campaign(options.seconds, options.json)
+    campaign = Campaign(options.seconds, options.json, tuple(filter(None, options.leave_out.split(","))))
     plans, threads = [], []
     # In a process of its own: its arithmetic must not hold up the requests.
     command = [sys.executable, "-m", "sglang_ddtree.bench.campaign_drift"]
@@ -256,6 +259,7 @@ def main() -> int:
             sets = [options.models / "prompts" / f"{name}.jsonl" for name in PROMPT_SETS]
             asked = [ids[:400] for ids in prompts(plan.target, sets, 3)]
             arms = options.arms.split(",") if options.arms else arms_of(options.cpu, "hybrid" in label)
+            arms = [arm for arm in arms if not f"{label}:start: {arm}".startswith(campaign.left_out or ("\0",))]
             args = (campaign, plan, arms, out, options.port + 1000 * i, asked)
             threads.append(threading.Thread(target=check_pair, args=args))
             threads[-1].start()
