@@ -153,7 +153,7 @@ def test_switching_back_to_what_the_server_started_with() -> None:
     assert widths.choose(1).label == "chain"
     widths.switch(code_of("start"))
     assert [widths.choose(bs).label for bs in (1, 4)] == ["64", "chain"]
-    assert widths.switches == 2
+    assert widths.switches == 3
     with pytest.raises(ValueError, match="not -2"):
         widths.switch(AUTO_CODE)  # no controller was given
 
