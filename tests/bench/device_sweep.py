@@ -9,6 +9,7 @@ that switches among all budgets, or one per budget with --one-each. --cpu runs t
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import subprocess
@@ -93,6 +94,16 @@ def sweep(options: argparse.Namespace, up: dict[str, Server], token: str) -> int
         return 124
 
 
+def keep(options: argparse.Namespace) -> None:
+    """The sweep's figures as a result document of the engine, which names device, versions and the code measured."""
+    from sglang_ddtree.bench.report import write_result  # needs torch
+
+    found = json.loads((options.out / "bench.json").read_text())
+    told = {key: found[key] for key in ("verdict", "settings", "skipped")}
+    log = f"{options.result.stem}.log"
+    write_result(options.result, "serve", [{"pair": options.pair, **arm} for arm in found["arms"]], log=log, **told)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", default="tiny-dense")
@@ -102,6 +113,7 @@ def main() -> int:
     parser.add_argument("--group-size", type=int, default=2)
     parser.add_argument("--loads", default="1")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--result", type=Path, help="result document; default: result.json in the folder")
     parser.add_argument("--seconds", type=float, default=600, help="time for the sweep itself")
     parser.add_argument("--start-seconds", type=float, default=240, help="time for the servers to come up")
     parser.add_argument("--port", type=int, default=24500)
@@ -112,13 +124,16 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    options.result = options.result or options.out / "result.json"
     token = secrets.token_hex(16)
     servers = start(options, token)
     try:
         up = wait(servers, options.start_seconds)
         if "linear" not in up or len(up) < 2:
             return 1
-        return sweep(options, up, token)
+        code = sweep(options, up, token)
+        keep(options)
+        return code
     finally:
         for server in servers.values():
             server.stop()
