@@ -52,9 +52,9 @@ screen-test: venv
 hosts-test: venv
 	@$(PY) -m tests.hosts_lab
 
-# Three real engines and a load at once: half an hour on 2 cores. ROLLING_REQUESTS says how many each way.
+# Stand-in engines in two minutes (`python -m tools.run_tests router`), then three real ones under load: half an hour on 2 cores.
 rolling-test: venv
-	@$(PY) -m tools.run_tests rolling
+	@$(PY) -m tools.run_tests router rolling
 
 fault-matrix: venv
 	@$(PY) -m tests.hosts_lab.fault_matrix --jobs 5

@@ -201,8 +201,16 @@ class TakeOver(Action):
         return Evidence("live service after the cut-over", said, {**figures, "replicas": count, "drift": drift})
 
     def undo(self, ctx: TaskContext) -> None:
+        """Every replica is tried, whatever happened to the one before; the first problem is raised at the end."""
+        problems: list[OrchestrateError] = []
         for replica in reversed(ctx.host.replicas()):
-            bring_back(ctx, replica, self.previous(ctx, replica))
+            try:
+                bring_back(ctx, replica, self.previous(ctx, replica))
+            except OrchestrateError as error:
+                ctx.log(f"{replica.unit} is not back yet: {error}")
+                problems.append(error)
+        if problems:
+            raise problems[0]
 
     def _prove(self, ctx: TaskContext, replica: HostSession) -> int:
         """Greedy samples of the live service equal the recorded ones; returns its verify steps."""

@@ -174,11 +174,17 @@ def _on_embedded_hosts(name: str, tests: str) -> Counts:
     return pytest(name, sys.executable, [tests, "-x", "--durations=10"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
 
 
+def router_tests() -> Counts:
+    """The real router with stand-in engines, thousands of requests in two minutes; -s shows how many failed."""
+    return pytest("router", sys.executable, ["tests/rolling/test_router.py", "-x", "-s"])
+
+
 def rolling_tests() -> Counts:
-    """Replicas rolled behind the real router, under load; -s shows how many requests were sent and how many failed."""
+    """The same with three real engines, through the program's commands; ROLLING_REQUESTS says how many each way."""
     engine_env.make()
     base = engine_env.engine_python().parent.parent
-    return pytest("rolling", sys.executable, ["tests/rolling", "-x", "-s"], {"ORCHESTRATE_ENGINE_BASE": str(base)})
+    wanted = ["tests/rolling/test_engines.py", "-x", "-s"]
+    return pytest("rolling", sys.executable, wanted, {"ORCHESTRATE_ENGINE_BASE": str(base)})
 
 
 GROUPS: dict[str, Callable[[], Counts]] = {
@@ -190,6 +196,7 @@ GROUPS: dict[str, Callable[[], Counts]] = {
 }
 LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
     "wheels": wheel_tests,
+    "router": router_tests,
     "rolling": rolling_tests,
     f"engine-{NEWEST_SGLANG}": newest_engine_tests,
     "screen": screen_test,
@@ -197,7 +204,7 @@ LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
 
 
 # Side by side: the engine's keep one processor busy, those on embedded hosts most of another, and the rest mostly waits.
-LANES = (("engine", "kernels", "models", f"engine-{NEWEST_SGLANG}"), ("e2e", "screen"), ("orchestrator", "wheels"))
+LANES = (("engine", "kernels", "models", f"engine-{NEWEST_SGLANG}"), ("e2e", "screen", "router", "rolling"), ("orchestrator", "wheels"))
 
 
 def main(names: list[str]) -> int:

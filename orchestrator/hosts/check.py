@@ -8,7 +8,9 @@ from typing import Any
 
 from orchestrator.errors import ExitCode, OrchestrateError
 from orchestrator.hosts.inventory import HostConfig
+from orchestrator.hosts.rotation import router_of
 from orchestrator.hosts.session import HostSession, open_session
+from orchestrator.remote.router import worker_url
 
 GIB = 1 << 30
 
@@ -25,6 +27,7 @@ def check_host(config: HostConfig, home: Path) -> dict[str, Any]:
                 ("disk", _disk),
                 ("GPU", _gpu),
                 ("service", _service),
+                ("router", _router),
             ):
                 checks.append(_checked(name, look, session))
     except OrchestrateError as error:
@@ -88,7 +91,23 @@ def _gpu(session: HostSession) -> str:
 
 
 def _service(session: HostSession) -> str:
-    definition = session.services.definition(session.unit)
-    if definition is None:
-        return f"no unit {session.unit} yet"
-    return f"{session.unit} is {session.services.status(session.unit).active}"
+    said = []
+    for replica in session.replicas():
+        known = replica.services.definition(replica.unit) is not None
+        said.append(
+            f"{replica.unit} is {replica.services.status(replica.unit).active}"
+            if known
+            else f"no unit {replica.unit} yet"
+        )
+    return ", ".join(said)
+
+
+def _router(session: HostSession) -> str:
+    if not session.config.router.enabled:
+        return "none"
+    with router_of(session) as router:
+        healthy = router.healthy()
+    away = [one.unit for one in session.replicas() if worker_url(one.config) not in healthy]
+    if away:
+        raise OrchestrateError(f"the router sends no requests to {', '.join(away)}; start them, or look at its log.")
+    return f"sends requests to {len(healthy)} replicas"

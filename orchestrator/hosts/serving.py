@@ -15,7 +15,7 @@ from orchestrator.release.launch import Launch
 def serving_now(session: HostSession) -> dict[str, Any]:
     """{host, service, pid, release, known_good, algorithm, nodes, accept_length, tok_s, drift[], deadman, replicas[]}.
 
-    With several replicas the figures are the first one's, and `replicas` says for each {unit, service, release, routed}.
+    With several replicas the figures are the first one's, and `replicas` says for each {unit, service, release, routed, deadman}.
 
     accept_length and tok_s come from one short greedy request, so they say what the engine does at this moment.
     """
@@ -47,7 +47,9 @@ def _replica(replica: HostSession) -> dict[str, Any]:
     except OrchestrateError:
         routed = False
     active = replica.services.status(replica.unit).active
-    return {"unit": replica.unit, "service": active, "release": replica.releases.current(), "routed": routed}
+    deadman = replica.deadman.status().state
+    release = replica.releases.current()
+    return {"unit": replica.unit, "service": active, "release": release, "routed": routed, "deadman": deadman}
 
 
 def drift_of(session: HostSession, launch: Launch, release: str) -> list[str]:

@@ -35,6 +35,14 @@ ENGINE = Engine()
 MODEL = "standin"
 
 
+def greedy(text: str, count: int) -> dict[str, Any]:
+    """Token ids that depend on the prompt only; `--wrong` makes an engine that answers otherwise."""
+    first = sum(map(ord, text)) + ("--wrong" in sys.argv)
+    steps = 0 if argument("--algorithm") == "NONE" else count // 2
+    meta = {"completion_tokens": count, "prompt_tokens": len(text), "spec_verify_ct": steps}
+    return {"text": "x" * count, "output_ids": [(first + number) % 1000 for number in range(count)], "meta_info": meta}
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -51,6 +59,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         wish = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.path == "/generate":
+            self._json(greedy(str(wish.get("text")), int(wish["sampling_params"]["max_new_tokens"])))
+            return
+        if self.path != "/v1/completions":
+            self._json({}, 404)
+            return
         ENGINE.add(1)
         try:
             self._stream(int(wish.get("max_tokens", 16)))

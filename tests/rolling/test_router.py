@@ -6,24 +6,29 @@ The engines are stand-ins so that thousands of requests take seconds; test_engin
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import OrchestrateError
+from orchestrator.graph.model import TaskContext
 from orchestrator.hosts import rotation
 from orchestrator.hosts.first_use import router_host
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.readiness import wait_ready
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.build import with_launch
-from orchestrator.release.launch import Launch, with_flags
-from orchestrator.release.manifest import EnvironmentFacts, Manifest
+from orchestrator.release.found import find_service
+from orchestrator.release.launch import flag_value, with_flags
+from orchestrator.release.manifest import Manifest
 from orchestrator.remote.provision_router import provision_router
 from orchestrator.remote.services import ServiceUnit
 from orchestrator.transport.embedded import embedded_home, remove_embedded
+from tasks.samples import SAMPLE_PROMPTS, Sample, default_prompts, take_samples
+from tasks.takeover import KEY, TakeOver
 from tests.e2e.conftest import free_ports
 from tests.rolling.under_load import load, wait_until
 
@@ -52,9 +57,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostSession]:
             opt = embedded_home(home, "local") / "opt"
             opt.mkdir(parents=True, exist_ok=True)
             (opt / "router").symlink_to(cache)
+            package = opt / "lib" / "sglang"
+            package.mkdir(parents=True)
+            (package / "__init__.py").write_text('__version__ = "0.5.20"\n')
             for replica in session.replicas():
                 argv = (sys.executable, str(STANDIN), "--port", str(replica.config.service.port))
-                unit = ServiceUnit(replica.unit, (*argv, "--algorithm", "DFLASH"), stop_timeout_s=5)
+                env = {"PYTHONPATH": str(package.parent)}
+                unit = ServiceUnit(replica.unit, (*argv, "--algorithm", "DFLASH"), env, stop_timeout_s=5)
                 replica.services.install(unit)
                 replica.services.start(replica.unit)
             for replica in session.replicas():
@@ -70,28 +79,55 @@ def ready(replica: HostSession) -> None:
     wait_ready(replica, replica.unit, replica.config.service.port, 60, quiet)
 
 
-def releases(replica: HostSession) -> tuple[Manifest, Manifest]:
-    """The service as it is, and a release that starts it with another algorithm."""
-    definition = replica.services.definition(replica.unit)
-    assert definition is not None
-    facts = dict.fromkeys(("python", "prefix", "base_prefix", "python_version", "kind", "package_path"), "")
-    environment = EnvironmentFacts(**facts, package_version=None, package_kind="")
-    found = Manifest(
-        id=f"found-{replica.number:012x}", kind="found", host="local", unit=replica.unit, created_at="2026-01-01",
-        launch=Launch.of(definition), environment=environment,
-    )  # fmt: skip
-    launch = found.launch.model_copy(update={"argv": with_flags(found.launch.argv, {"--algorithm": "DDTREE"})})
-    return found, with_launch(found, found, launch, "dflash")
+class ToTree(TakeOver):
+    """The program's own cut-over, to a release that starts the stand-in with another command."""
+
+    algorithm = "DDTREE"
+
+    def __init__(self, *more: str) -> None:
+        self._more = more
+
+    def previous(self, ctx: TaskContext, replica: HostSession) -> Manifest:
+        return find_service(replica.releases, replica.services, replica.unit, replica.config.service.port)
+
+    def target(self, ctx: TaskContext, replica: HostSession) -> Manifest:
+        found = self.previous(ctx, replica)
+        argv = (*with_flags(found.launch.argv, {"--algorithm": "DDTREE"}), *self._more)
+        return with_launch(found, found, found.launch.model_copy(update={"argv": argv}), "dflash")
+
+    def expected(self, ctx: TaskContext) -> list[Sample]:
+        return SAMPLES
+
+    def nodes(self, ctx: TaskContext) -> int:
+        return 15
 
 
-def move(replica: HostSession, target: Manifest, previous: Manifest) -> None:
-    """What cut-over does on one replica, without the model's own proofs."""
-    activation = replica.activation()
-    rotation.take_out(replica, quiet)
-    switched = activation.switch(target, previous, deadline_s=60)
-    ready(replica)
-    assert activation.confirm(switched.token)
-    rotation.put_back(replica, quiet)
+@dataclass
+class Ctx:
+    """What a task sees, without a store behind it."""
+
+    host: HostSession
+    outputs: dict[str, Any] = field(default_factory=dict)
+    facts: dict[tuple[str, str], Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    settings: Mapping[str, str] = field(default_factory=lambda: {"confirm_s": "60"})
+    run_id: str = "rolling"
+
+    def output(self, key: str) -> Any:
+        return self.outputs.get(key, {})
+
+    def fact(self, kind: str, key: str, data: Any) -> None:
+        self.facts[kind, key] = data
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def progress(self, *_: object) -> None: ...
+
+    def check_cancelled(self) -> None: ...
+
+
+SAMPLES: list[Sample] = []
 
 
 def url(host: HostSession) -> str:
@@ -103,29 +139,60 @@ def algorithms(host: HostSession) -> list[Any]:
     for replica in host.replicas():
         definition = replica.services.definition(replica.unit)
         assert definition is not None
-        found.append(definition.argv[-1])
+        found.append(flag_value(definition.argv, "--algorithm"))
     return found
 
 
 def test_no_request_fails_while_replicas_are_rolled_forth_and_back(host: HostSession, tmp_path: Path) -> None:
-    pairs = [(replica, *releases(replica)) for replica in host.replicas()]
-    for replica, found, tree in pairs:
-        replica.releases.write(found)
-        replica.releases.write(tree)
-        replica.releases.point_current(found.id)
+    with host.http() as engine:
+        SAMPLES[:] = take_samples(engine, default_prompts(SAMPLE_PROMPTS), 16)
+    ctx, action = Ctx(host), ToTree()
+    found = [action.previous(ctx, replica).id for replica in host.replicas()]  # type: ignore[arg-type]
     with load(url(host), tmp_path / "deploy.json", STREAMS, REQUESTS) as deploy:
-        for replica, found, tree in pairs:
-            move(replica, tree, found)
+        ctx.outputs[KEY] = action.apply(ctx)  # type: ignore[arg-type]
+        evidence = action.verify(ctx)  # type: ignore[arg-type]
     assert algorithms(host) == ["DDTREE"] * REPLICAS
+    assert (evidence.data["replicas"], evidence.data["drift"]) == (REPLICAS, [])
+    assert f"{REPLICAS} replicas behind the router" in evidence.output
+    live = [data for (kind, _), data in ctx.facts.items() if kind == "release" and data["current"]]
+    assert [one["known_good"] for one in live] == [True] * REPLICAS
+    assert ctx.facts["deadman", "local/2"]["armed"] is False
+    assert action.probe(ctx).satisfied  # type: ignore[arg-type]
     with load(url(host), tmp_path / "rollback.json", STREAMS, REQUESTS) as back:
-        for replica, found, tree in pairs:
-            move(replica, found, tree)
+        action.undo(ctx)  # type: ignore[arg-type]
     assert algorithms(host) == ["DFLASH"] * REPLICAS
-    for found in (deploy, back):
-        assert found["failed"] == []
-        assert found["sent"] >= REQUESTS
-        assert found["tokens"] == 32 * found["sent"]
-    assert host.releases.currents() == {found.id for _, found, _ in pairs}
+    for way in (deploy, back):
+        assert way["failed"] == []
+        assert way["sent"] >= REQUESTS
+        assert way["tokens"] == 32 * way["sent"]
+    assert host.releases.currents() == set(found)
+
+
+def test_a_release_that_answers_wrongly_stops_at_the_first_replica_and_is_undone(host: HostSession) -> None:
+    ctx, action = Ctx(host), ToTree("--wrong")
+    with pytest.raises(OrchestrateError, match=r"sglang-0 does not give the recorded tokens"):
+        action.apply(ctx)  # type: ignore[arg-type]
+    assert algorithms(host)[1:] == ["DFLASH"] * (REPLICAS - 1)
+    assert not rotation.in_rotation(host)
+    action.undo(ctx)  # type: ignore[arg-type]
+    assert algorithms(host) == ["DFLASH"] * REPLICAS
+    assert rotation.in_rotation(host)
+    assert host.deadman.status().state in ("fired", "disarmed")
+
+
+def test_a_router_that_is_gone_keeps_no_replica_from_going_back(host: HostSession) -> None:
+    """The services come back all the same; that the router does not know is an error, not a success."""
+    ctx, action = Ctx(host), ToTree()
+    action.apply(ctx)  # type: ignore[arg-type]
+    host.services.stop(host.config.router_unit)
+    try:
+        with pytest.raises(OrchestrateError, match="router on 'local' does not answer"):
+            action.undo(ctx)  # type: ignore[arg-type]
+        assert algorithms(host) == ["DFLASH"] * REPLICAS
+    finally:
+        host.services.start(host.config.router_unit)
+    wait_until(lambda: _up(host), 60)
+    action.undo(ctx)  # type: ignore[arg-type]
 
 
 def test_the_same_without_draining_fails_requests(host: HostSession, tmp_path: Path) -> None:
@@ -154,7 +221,8 @@ def test_the_last_healthy_replica_is_never_taken_out(host: HostSession) -> None:
 def test_a_host_that_went_back_by_itself_tells_the_router(host: HostSession) -> None:
     """The operator is gone after the switch: the dead man's switch restores the replica and its place at the router."""
     replica = host.replicas()[2]
-    found, tree = releases(replica)
+    ctx, action = Ctx(host), ToTree()
+    found, tree = action.previous(ctx, replica), action.target(ctx, replica)  # type: ignore[arg-type]
     rotation.take_out(replica, quiet)
     switched = replica.activation().switch(tree, found, deadline_s=60)
     assert not rotation.in_rotation(replica)
