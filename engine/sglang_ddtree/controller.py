@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 ALLOWED_LOSS = 0.01  # share of the time that may be lost to the chain, over the ledger's memory
-START_ALLOWANCE = 4.0  # chain steps that may be lost before anything was won
+START_ALLOWANCE = 3.0  # chain steps that may be lost before anything was won
 MARGIN = 0.01  # a wider tree must promise this much more than the width in force
 HOLD = 4  # steps for which a decision stands
 PROBE_AGE = 96  # steps after which a width's figures are old enough to be measured again
