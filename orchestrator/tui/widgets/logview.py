@@ -10,20 +10,20 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from orchestrator.tui.logtext import LogLine, replaces, without_passed
 from orchestrator.tui.look import Look
+from orchestrator.tui.widgets.lines import LineView
 from orchestrator.tui.words import Tone, clock_time
 
 KEEP = 5_000
 STAMP = 11  # a space, the time, two spaces
 
 
-class LogView(ScrollView, can_focus=True):
+class LogView(LineView, can_focus=True):
     """Lines of one task, or of the whole run with the task's name on each. Keeps the newest KEEP lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,7 +65,6 @@ class LogView(ScrollView, can_focus=True):
         self.match_at = -1
         self._rows: list[tuple[int, int, str]] = []  # index of the line, number of its row, text
         self._width = 0
-        self._base = Style()  # of a plain cell, looked up once for all lines that are drawn together
 
     # Content
 
@@ -166,13 +165,9 @@ class LogView(ScrollView, can_focus=True):
 
     # Drawing
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        self._base = self.rich_style
-        return super().render_lines(crop)
-
     def render_line(self, y: int) -> Strip:
         scroll_x, scroll_y = self.scroll_offset
-        width, base = self.size.width, self._base
+        width, base = self.size.width, self.base
         if scroll_y + y >= len(self._rows):
             empty = "nothing yet" if not self.lines and y == 0 else ""
             return Strip([Segment(empty, base + self.look.tones[Tone.DIM])]).adjust_cell_length(width, base)

@@ -13,13 +13,13 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from orchestrator.graph.model import Priority, State
 from orchestrator.store.records import TaskRecord
 from orchestrator.tui.look import Look
 from orchestrator.tui.model import Reading
+from orchestrator.tui.widgets.lines import LineView
 from orchestrator.tui.words import SIGNS, Tone, duration, one_line
 
 PRIORITY_SIGNS = {Priority.HIGH: "H", Priority.MEDIUM: "M", Priority.LOW: "L"}
@@ -34,7 +34,7 @@ class Row:
     key: str | None = None
 
 
-class TaskTree(ScrollView, can_focus=True):
+class TaskTree(LineView, can_focus=True):
     """Phases with their tasks; the cursor stays on its task while the tree changes around it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -72,7 +72,6 @@ class TaskTree(ScrollView, can_focus=True):
         self.cursor = 0
         self.follows = True  # the running task, until someone moves the cursor
         self._key_width = 0
-        self._base = Style()  # of a plain cell, looked up once for all lines that are drawn together
 
     @property
     def current(self) -> Row | None:
@@ -148,18 +147,14 @@ class TaskTree(ScrollView, can_focus=True):
 
     # Drawing
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        self._base = self.rich_style
-        return super().render_lines(crop)
-
     def render_line(self, y: int) -> Strip:
         index = self.scroll_offset.y + y
         width = self.size.width
         if index >= len(self.rows):
-            return Strip.blank(width, self._base)
+            return Strip.blank(width, self.base)
         row = self.rows[index]
         parts = self._phase_parts(row.phase, width) if row.key is None else self._task_parts(row.key, width)
-        base = self._base
+        base = self.base
         if index == self.cursor and (self.has_focus or self.app.theme == "no-colour"):
             segments = [Segment(text, self.look.cursor) for text, _ in parts]
         elif index == self.cursor:
