@@ -1,4 +1,4 @@
-"""A stand-in engine behind the real router: `standin.py --port N --algorithm NAME`, streams a token every few ms.
+"""A stand-in engine behind the real router: `standin.py --port N --speculative-algorithm NAME`, streams a token every few ms.
 
 It does what rolling relies on: it says how many requests run, is not ready at once, and dies at once when told to stop,
 so that a replica that was not drained shows as failed requests.
@@ -38,7 +38,7 @@ MODEL = "standin"
 def greedy(text: str, count: int) -> dict[str, Any]:
     """Token ids that depend on the prompt only; `--wrong` makes an engine that answers otherwise."""
     first = sum(map(ord, text)) + ("--wrong" in sys.argv)
-    steps = 0 if argument("--algorithm") == "NONE" else count // 2
+    steps = 0 if argument("--speculative-algorithm") == "NONE" else count // 2
     meta = {"completion_tokens": count, "prompt_tokens": len(text), "spec_verify_ct": steps}
     return {"text": "x" * count, "output_ids": [(first + number) % 1000 for number in range(count)], "meta_info": meta}
 
@@ -50,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         info = {"model_path": MODEL, "served_model_name": MODEL, "tp_size": 1, "dp_size": 1, "is_generation": True}
         answers: dict[str, Any] = {
             "/health": {}, "/health_generate": {}, "/model_info": info, "/get_model_info": info,
-            "/server_info": info | {"speculative_algorithm": argument("--algorithm")},
+            "/server_info": info | {"speculative_algorithm": argument("--speculative-algorithm")},
             "/v1/models": {"object": "list", "data": [{"id": MODEL}]},
             "/v1/loads": {"loads": [{"num_running_reqs": ENGINE.running, "num_waiting_reqs": 0}]},
         }  # fmt: skip

@@ -27,6 +27,7 @@ from orchestrator.release.manifest import Manifest
 from orchestrator.remote.provision_router import provision_router
 from orchestrator.remote.services import ServiceUnit
 from orchestrator.transport.embedded import embedded_home, remove_embedded
+from tasks.launch import ALGORITHM
 from tasks.samples import SAMPLE_PROMPTS, Sample, default_prompts, take_samples
 from tasks.takeover import KEY, TakeOver
 from tests.e2e.conftest import free_ports
@@ -63,7 +64,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostSession]:
             for replica in session.replicas():
                 argv = (sys.executable, str(STANDIN), "--port", str(replica.config.service.port))
                 env = {"PYTHONPATH": str(package.parent)}
-                unit = ServiceUnit(replica.unit, (*argv, "--algorithm", "DFLASH"), env, stop_timeout_s=5)
+                unit = ServiceUnit(replica.unit, (*argv, ALGORITHM, "DFLASH"), env, stop_timeout_s=5)
                 replica.services.install(unit)
                 replica.services.start(replica.unit)
             for replica in session.replicas():
@@ -92,7 +93,7 @@ class ToTree(TakeOver):
 
     def target(self, ctx: TaskContext, replica: HostSession) -> Manifest:
         found = self.previous(ctx, replica)
-        argv = (*with_flags(found.launch.argv, {"--algorithm": "DDTREE"}), *self._more)
+        argv = (*with_flags(found.launch.argv, {ALGORITHM: "DDTREE"}), *self._more)
         return with_launch(found, found, found.launch.model_copy(update={"argv": argv}), "dflash")
 
     def expected(self, ctx: TaskContext) -> list[Sample]:
@@ -139,7 +140,7 @@ def algorithms(host: HostSession) -> list[Any]:
     for replica in host.replicas():
         definition = replica.services.definition(replica.unit)
         assert definition is not None
-        found.append(flag_value(definition.argv, "--algorithm"))
+        found.append(flag_value(definition.argv, ALGORITHM))
     return found
 
 
