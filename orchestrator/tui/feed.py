@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import TodoItem
-from orchestrator.store.jsontext import clean_text
 from orchestrator.store.records import EvidenceRecord, RunRecord
 from orchestrator.store.store import Store, open_store
 from orchestrator.tui import reasons
@@ -23,7 +21,6 @@ from orchestrator.tui.eta import Durations, earlier_durations
 from orchestrator.tui.logtext import LogLine, log_lines
 from orchestrator.tui.model import Delta, Reading, advance, first_reading, pick_run, vanished
 from orchestrator.tui.pages.history import compare_page
-from orchestrator.tui.words import one_line
 
 POLL_ACTIVE_S, POLL_IDLE_S, RETRY_S = 0.25, 1.0, 1.0
 LOG_EVENTS = 2_000
@@ -262,13 +259,7 @@ class Feed:
         self._post(Comparison(tuple(compare_page(runs[0], tasks[0], runs[1], tasks[1]))))
 
     def _send_roadmap(self, store: Store) -> None:
-        from orchestrator.report.roadmap import render
-        from orchestrator.report.roadmap_view import roadmap_view
-
-        try:
-            self._post(Roadmap(clean_text(render(roadmap_view(store, None)))))
-        except (OrchestrateError, LookupError, ValueError) as error:
-            self._post(Roadmap("", one_line(error)))
+        self._post(Roadmap(*reasons.roadmap(store)))
 
     def _send_log(self, store: Store, task_key: str | None) -> None:
         if self._reading.run is None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from orchestrator.errors import ExitCode, StoreError
 from orchestrator.graph.model import State
+from orchestrator.store.records import Event
 from orchestrator.store.store import Store, open_store
 from orchestrator.tui.benchreading import bench_reading
 from orchestrator.tui.blocks import plain_lines, text_of
 from orchestrator.tui.eta import Durations, earlier_durations, seconds_left
-from orchestrator.tui.logtext import log_lines
+from orchestrator.tui.logtext import log_lines, without_passed
 from orchestrator.tui.model import Delta, Reading, advance, first_reading, pick_run
 from orchestrator.tui.pages.bench import bench_page
 from orchestrator.tui.pages.header import header
@@ -20,10 +21,11 @@ from orchestrator.tui.pages.host import host_page
 from orchestrator.tui.pages.run import run_page
 from orchestrator.tui.pages.task import evidence_page, why_page
 from orchestrator.tui.pages.todo import todo_page
-from orchestrator.tui.reasons import explained, todos
+from orchestrator.tui.reasons import explained, roadmap, todos
 from orchestrator.tui.words import SIGNS, STATE_WORDS, clock_time, duration
 
 POLL_S, PATIENCE_S = 0.25, 60.0
+LOG_EVENTS = 200
 Say = Callable[[str], None]
 
 
@@ -71,13 +73,22 @@ def everything(store: Store, reading: Reading, now: float) -> Iterator[str]:
     yield from plain_lines(bench_page(bench_reading(reading)))
     yield from plain_lines(history_page(store.runs.list(), reading.run.id if reading.run else None, now))
     yield from plain_lines(todo_page(todos(store)))
+    document, problem = roadmap(store)
+    yield "== Roadmap =="
+    yield from (document or f"There is no roadmap yet: {problem}").splitlines()
+    if reading.run is not None:
+        yield f"== Log, the newest {LOG_EVENTS} events =="
+        yield from _stamped(store.events.latest(LOG_EVENTS, reading.run.id, None))
+
+
+def _stamped(events: Iterable[Event]) -> Iterator[str]:
+    for line in without_passed(line for event in events for line in log_lines(event)):
+        yield f"{clock_time(line.at)}  " + (f"{line.task_key}: " if line.task_key else "") + line.text
 
 
 def news(reading: Reading, delta: Delta) -> Iterator[str]:
     """Each event as `time  task: text`."""
-    for event in delta.events:
-        for line in log_lines(event):
-            yield f"{clock_time(line.at)}  " + (f"{line.task_key}: " if line.task_key else "") + line.text
+    return _stamped(delta.events)
 
 
 def _details(store: Store, reading: Reading, key: str, now: float) -> Iterator[str]:

@@ -1,15 +1,18 @@
-"""What the graph's own interfaces say about a task and about to-dos."""
+"""What the graph's own interfaces say about a task, about to-dos, and in the roadmap."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
+from orchestrator.errors import OrchestrateError
 from orchestrator.graph.explain import explain
 from orchestrator.graph.model import TodoItem
 from orchestrator.graph.todolist import TodoList
+from orchestrator.store.jsontext import clean_text
 from orchestrator.store.process import who
 from orchestrator.store.store import Store, open_store
+from orchestrator.tui.words import one_line
 
 TodoChange = Callable[[TodoList], object]
 
@@ -23,6 +26,17 @@ def explained(store: Store, run_id: str, task_key: str) -> list[str]:
 def todos(store: Store) -> list[TodoItem]:
     """To-dos that people and agents wrote; the tasks of runs are on the run view."""
     return [item for item in TodoList(store).items() if not item.bound]
+
+
+def roadmap(store: Store) -> tuple[str, str]:
+    """The document that `orchestrate roadmap` writes and "", or "" and why there is none."""
+    from orchestrator.report.roadmap import render
+    from orchestrator.report.roadmap_view import roadmap_view
+
+    try:
+        return clean_text(render(roadmap_view(store, None))), ""
+    except (OrchestrateError, LookupError, ValueError) as error:
+        return "", one_line(error)
 
 
 def change_todos(url: str, change: TodoChange) -> None:

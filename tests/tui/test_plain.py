@@ -25,7 +25,8 @@ def test_everything_the_views_show_is_there(demo: Stage) -> None:
         "serves: DFLASH, no tree", "ARMED: restores found-3fa9c1 in 4:10", "name: NVIDIA RTX PRO 6000; memory: 59.6/95.6 GiB",
         "release: found-3fa9c1; algorithm: DFLASH; proof: known good", "sglang.service: drop-in 20-limits.conf was added",
         "B: 32; T: 33; ratio: 1.110; 95 % interval: 1.097–1.137; pairs: 7", "arm: tree; B: 64; pair: 3; why: repetition-loop",
-        "r20260101-220000-1a2b", "priority: high; status: in progress; owner: ada@workbench; to-do: Ask who owns the drop-in 20-limits.conf",
+        "SGLang DDTree roadmap: pro6000", "bench-budgets: pair 7 of 12: budget 32", "r20260101-220000-1a2b",
+        "priority: high; status: in progress; owner: ada@workbench; to-do: Ask who owns the drop-in 20-limits.conf",
     ):  # fmt: skip
         assert wanted in text, wanted
 
