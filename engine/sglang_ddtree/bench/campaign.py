@@ -63,6 +63,7 @@ class Plan:
             base += [
                 "--mem-fraction-static", "0.3", "--max-total-tokens", "60000", "--max-running-requests", str(BATCH),
                 "--cuda-graph-max-bs-decode", str(BATCH), "--chunked-prefill-size", str(CHUNK), "--trust-remote-code",
+                "--sleep-on-idle",  # else every idle server spins on a processor while others start
             ]  # fmt: skip
         if "hybrid" in self.label and not self.on_cpu:
             base += ["--max-mamba-cache-size", "256"]  # else states so small fill the card
@@ -187,6 +188,8 @@ def main_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
     many = [asked[i % len(asked)] for i in range(wide)]
     check(f"batch {wide} to 1", lambda: checks.together(reference, tree, many, lengths))
     check("stop tokens and strings", lambda: checks.stops(reference, tree, few[:4]))
+    both = {name: plan.servers[name] for name in ("tree", "linear") if name in plan.servers}
+    check("long texts", lambda: checks.long_texts(reference, both, few[:5], 700))
     check("context limit", lambda: checks.context_limit(reference, tree, asked, CONTEXT))
     check("penalties and biases", lambda: checks.penalties(reference, tree, asked))
     if plan.on_cpu:

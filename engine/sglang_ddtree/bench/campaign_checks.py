@@ -121,6 +121,18 @@ def stops(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
     }
 
 
+def long_texts(reference: Server, arms: dict[str, Server], asked: IdLists, tokens: int) -> dict[str, Any]:
+    """Texts long enough for every tracked state and many splits of the prefix, alone and in one batch, for each arm."""
+    wanted = [reference.generate(ids, tokens)["output_ids"] for ids in asked]
+    rows: dict[str, Any] = {}
+    for name, arm in arms.items():
+        alone = [arm.generate(ids, tokens)["output_ids"] for ids in asked]
+        batched = [answer["output_ids"] for answer in arm.generate(asked, tokens)]
+        rows[f"{name} alone"] = classified(reference, asked, wanted, alone)
+        rows[f"{name} in a batch"] = classified(reference, asked, wanted, batched)
+    return {"ok": not any(row["different"] for row in rows.values()), "tokens": tokens, **rows}
+
+
 def context_limit(reference: Server, arm: Server, asked: IdLists, limit: int) -> dict[str, Any]:
     """A request that runs into the context limit, beside one whose answer must not change."""
     long_ids, beside = asked[0], asked[1]

@@ -83,7 +83,9 @@ def first_difference(reference: Server, ids: list[int], want: list[int], got: li
     """Where two answers to ``ids`` part and the reference's gap there in nats; None when they are equal."""
     n = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), None)
     if n is not None:
-        return {"at": n, "gap": _gap(reference, ids + want[:n], want[n], got[n]), "want": want[n], "got": got[n]}
+        gap = _gap(reference, ids + want[:n], want[n], got[n])
+        found = {"at": n, "gap": gap, "want": want[n], "got": got[n]}
+        return found if gap <= TIE_NATS else {**found, "before": want[max(n - 4, 0) : n], "after": got[n + 1 : n + 5]}
     if len(want) != len(got):
         return {"at": min(len(want), len(got)), "gap": 99.0, "want": f"{len(want)} tokens", "got": f"{len(got)} tokens"}
     return None
