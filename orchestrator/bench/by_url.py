@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 
 from orchestrator.bench.arm import Arm
 from orchestrator.bench.gpu import PROCESS_COMMAND, QUERY_COMMAND, parse_sample
-from orchestrator.bench.rows import HostSample, Row, row_from_json
+from orchestrator.bench.lossless import Gap
+from orchestrator.bench.prompts import Prompt, native_prompt
+from orchestrator.bench.rows import HostSample, Row, loop_share, row_from_json
+from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import UsageError
 from orchestrator.openai.client import Client
 
@@ -84,6 +87,24 @@ def _require(url: str, api_key: str | None, wanted: str) -> int:
     if found != wanted:
         raise UsageError(f"{url} serves {found}, and {wanted} is needed there; exchange or correct the addresses.")
     return int(info.get("speculative_num_draft_tokens") or 1) - 1
+
+
+def judge_of(url: str, api_key: str | None) -> Gap:
+    """Preferences of a server of the same target model that tells log-probabilities, for example one without drafts."""
+
+    def gap(prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
+        with Client(url, api_key) as client:
+            return client.preference(native_prompt(client, prompt), prefix, wanted, got)
+
+    return gap
+
+
+def without_loops(servers: Servers, prompts: Sequence[Prompt], max_tokens: int) -> tuple[list[Prompt], list[str]]:
+    """(prompts on which the linear server does not repeat itself, ids of the others), asked one at a time."""
+    with Client(servers.linear, servers.api_key) as client:
+        outputs = {p.id: client.generate(native_prompt(client, p), max_tokens).output_ids for p in prompts}
+    looping = [name for name, ids in outputs.items() if loop_share(ids) > LOOP_SHARE]
+    return [p for p in prompts if p.id not in looping], looping
 
 
 def local_sampler(url: str) -> Callable[[], HostSample | None] | None:

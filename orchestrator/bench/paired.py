@@ -47,6 +47,7 @@ def run_paired_sweep(
     max_live_load: float = 0.0,
     client_delay_limit_s: float | None = None,
     tie_nats: float = 0.0,
+    judge_of_ties: Gap | None = None,
     out_of_time: Callable[[], bool] = lambda: False,
     done_rows: Sequence[Row] = (),
     warm_up: Sequence[Prompt] = WARM_UP,
@@ -56,7 +57,8 @@ def run_paired_sweep(
     margin: the least relative gain worth a change, fixed beforehand (0.02 = 2 %). group_size: prompts per pair
     (at least the concurrency). client_delay_limit_s: how late (p99) this program itself may run; by default
     5 ms, and 100 ms beside a server that computes on the CPU. tie_nats: the largest preference of the linear server for
-    its own token that counts as none where both outputs part (see orchestrator.bench.lossless). out_of_time: asked before
+    its own token that counts as none where both outputs part (see orchestrator.bench.lossless). judge_of_ties: asked where
+    neither server tells its preference. out_of_time: asked before
     each pair; when true, what was measured until then is summed up. done_rows: rows of an interrupted sweep; their
     pairs are not measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget
     whose server does not start is skipped with its reason; a linear arm that does not start raises.
@@ -66,23 +68,13 @@ def run_paired_sweep(
     settings = RowSettings(max_tokens, temperature, seed, max_live_load, client_delay_limit_s, set_hash(prompts))
     sweep = _Sweep(
         linear, tree, list(budgets), list(prompts), pairs, settings, list(concurrencies), group_size,
-        margin, tie_nats, list(warm_up), on_row, on_progress, out_of_time, [r for r in done_rows if r.set_hash == settings.set_hash],
+        margin, tie_nats, judge_of_ties, list(warm_up), on_row, on_progress, out_of_time, [r for r in done_rows if r.set_hash == settings.set_hash],
     )  # fmt: skip
     if beside:
         sweep.run_beside()
     else:
         sweep.run_in_turns()
     return sweep.result(min_pairs)
-
-
-def _either(line: OpenArm, wide: OpenArm) -> Gap:
-    """Asks the linear server, or the tree's where that one tells no log-probabilities: both have the same target model."""
-
-    def gap(prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
-        found = line.gap(prompt, prefix, wanted, got)
-        return wide.gap(prompt, prefix, wanted, got) if found is None else found
-
-    return gap
 
 
 @dataclass
@@ -97,6 +89,7 @@ class _Sweep:
     group_size: int
     margin: float
     tie_nats: float
+    judge_of_ties: Gap | None
     warm_up: list[Prompt]
     on_row: RowSink
     on_progress: Progress
@@ -142,10 +135,20 @@ class _Sweep:
             }
             found = None
             if line.outputs != wide.outputs and rows[LINEAR].temperature == 0:
-                found = ties(_either(line, wide), group, line.outputs, wide.outputs, self.tie_nats)
+                found = ties(self._gap(line, wide), group, line.outputs, wide.outputs, self.tie_nats)
             self._keep(rows[LINEAR], rows[TREE], found)
             if self._given_up(budget, concurrency):
                 return
+
+    def _gap(self, line: OpenArm, wide: OpenArm) -> Gap:
+        """Asks the linear server, then the tree's, then the judge: all of them have the same target model."""
+
+        def gap(prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
+            asked = (line.gap, wide.gap, *([self.judge_of_ties] if self.judge_of_ties else []))
+            told = (ask(prompt, prefix, wanted, got) for ask in asked)
+            return next((value for value in told if value is not None), None)
+
+        return gap
 
     def _open_pairs(self, budget: int, concurrency: int) -> Iterator[int]:
         """Numbers of pairs still to measure; spare ones replace pairs that turn out invalid.

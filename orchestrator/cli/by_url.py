@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bench.by_url import RowFile, Servers, Switch, check_algorithms
+from orchestrator.bench.by_url import RowFile, Servers, Switch, check_algorithms, judge_of, without_loops
 from orchestrator.bench.paired import run_paired_sweep
 from orchestrator.bench.prompts import load_prompt_sets, load_prompts, shipped_sets
 from orchestrator.bench.result import SweepResult
@@ -17,7 +17,7 @@ from orchestrator.bench.verdict import Decision
 from orchestrator.cli.context import Cli
 from orchestrator.cli.summary import verdict_sentence
 from orchestrator.cli.sweep import print_sweep
-from orchestrator.errors import ExitCode, UsageError
+from orchestrator.errors import BenchInvalidError, ExitCode, UsageError
 from orchestrator.hosts import secrets
 
 DEFAULTS: dict[str, Any] = {
@@ -30,7 +30,7 @@ CODES = {Decision.ADOPT: ExitCode.DONE, Decision.INVALID: ExitCode.BENCH_INVALID
 def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any]) -> int:
     """Measure, write rows, result and report into a folder, and return the exit code of the verdict."""
     values = DEFAULTS | {name: value for name, value in given.items() if value is not None}
-    unknown = sorted(values.keys() - {*DEFAULTS, "prompts", "api_key", "control_token", "out"})
+    unknown = sorted(values.keys() - {*DEFAULTS, "prompts", "api_key", "control_token", "out", "reference"})
     if unknown:
         raise UsageError(f"{unknown[0]} does not apply to servers given by address; these do: {', '.join(DEFAULTS)}.")
     budgets, loads = numbers("--budgets", values["budgets"]), numbers("--loads", values["loads"])
@@ -39,6 +39,11 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
     key = key_of(values.get("api_key"), "--api-key")
     servers = Servers(linear, addresses, key, switch=_switch(addresses.get(0), values))
     check_algorithms(servers, budgets)
+    prompts, looping = without_loops(servers, prompts, int(values["max_tokens"]))
+    if looping:
+        cli.out.note(f"  left out, their linear output repeats itself: {', '.join(looping)}")
+    if not prompts:
+        raise BenchInvalidError(f"{linear} repeats itself on every prompt; measure with other prompts.")
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = Path(values.get("out") or cli.home / ".run" / "reports" / f"bench-{stamp}")
     kept, end = RowFile(folder), time.monotonic() + float(values["seconds"])
@@ -55,6 +60,7 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
         servers.open_linear, servers.open_tree, budgets, prompts, pairs=int(values["pairs"]),
         max_tokens=int(values["max_tokens"]), margin=float(values["margin"]), on_row=on_row, concurrencies=loads,
         group_size=int(values["group_size"]), tie_nats=float(values["tie_nats"]),
+        judge_of_ties=judge_of(values["reference"], key) if values.get("reference") else None,
         out_of_time=lambda: time.monotonic() > end, done_rows=kept.read(),
     )  # fmt: skip
     return _end(cli, result, folder, servers)

@@ -96,6 +96,7 @@ def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
 )
 @click.option("--control-token", metavar="REF", help="With --tree-url: its SGLANG_DDTREE_CONTROL_TOKEN (env:NAME, …).")
 @click.option("--api-key", metavar="REF", help="With --tree-url: key of both servers (env:NAME, file:PATH, cmd:…).")
+@click.option("--reference", metavar="URL", help="With --tree-url: server that tells log-probabilities, to judge ties.")
 @click.option("--out", metavar="DIR", help="With --tree-url: folder of rows and report; one that exists is continued.")
 @click.option("--yes", is_flag=True, help="Do not ask before side engines are started.")
 @command_options
@@ -110,17 +111,20 @@ def bench(
     tree_urls: tuple[str, ...],
     control_token: str | None,
     api_key: str | None,
+    reference: str | None,
     out: str | None,
     yes: bool,
     **given: Any,
 ) -> int:
-    by_url = {"control_token": control_token, "api_key": api_key, "out": out}
+    by_url = {"control_token": control_token, "api_key": api_key, "reference": reference, "out": out}
     if linear_url and tree_urls:
         return run_by_url(
             cli, linear_url, tree_urls, {**read_settings(settings), **given, **by_url, "prompts": prompts}
         )
     if linear_url or tree_urls or any(by_url.values()):
-        raise UsageError("--linear-url and --tree-url belong together; --control-token, --api-key and --out to them.")
+        raise UsageError(
+            "--linear-url and --tree-url belong together; --control-token, --api-key, --reference and --out to them."
+        )
     values = read_settings(settings) | {name: str(value) for name, value in given.items() if value is not None}
     from orchestrator.cli.measure_host import bench_host
     from orchestrator.cli.oracle import run_oracle

@@ -59,7 +59,7 @@ def _render(
 
 def _legend(axes: Axes, columns: int = 4, title: str | None = None) -> None:
     """Below the axes, where it covers neither bars nor intervals."""
-    if (figure := axes.get_figure()) is not None:
+    if (figure := axes.get_figure()) is not None and axes.get_legend_handles_labels()[0]:
         figure.legend(
             frameon=False, fontsize=9, ncols=columns, loc="outside lower center", title=title, title_fontsize=9
         )

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SWEEP = ("budgets", "pairs", "max_tokens", "loads")
 
 
-def common(pair: Path, cpu: bool) -> list[str]:
+def common(pair: Path, cpu: bool, batch: int) -> list[str]:
     """What both arms share. A prefix cache would spare the second arm of a pair its prefill, so each row empties it."""
     base = [
         "--model-path",
@@ -36,7 +36,7 @@ def common(pair: Path, cpu: bool) -> list[str]:
         return base
     return [
         *base, "--mem-fraction-static", "0.4", "--context-length", "2048", "--max-total-tokens", "40000",
-        "--max-running-requests", "8", "--cuda-graph-max-bs-decode", "8", "--trust-remote-code", "--sleep-on-idle",
+        "--max-running-requests", str(batch), "--cuda-graph-max-bs-decode", str(batch), "--trust-remote-code", "--sleep-on-idle",
     ]  # fmt: skip
 
 
@@ -44,9 +44,12 @@ def start(options: argparse.Namespace, token: str) -> dict[str, Server]:
     """All servers at once, by name; their logs lie in the output folder."""
     pair, cpu = ROOT / "engine" / "models" / options.pair, options.cpu
     backend = "intel_amx" if cpu else "fa3"
-    draft, base = str(pair / "draft"), common(pair, options.cpu)
+    draft, base = str(pair / "draft"), common(pair, options.cpu, options.batch)
     budgets = [int(part) for part in options.budgets.split(",")]
-    arms: dict[str, tuple[list[str], dict[str, str]]] = {"linear": (linear(draft, backend), {})}
+    arms: dict[str, tuple[list[str], dict[str, str]]] = {
+        "linear": (linear(draft, backend), {}),
+        "reference": ([], {}),  # without drafts: tells log-probabilities, which linear DFLASH of 0.5.16 does not
+    }
     if options.one_each:
         arms |= {str(budget): (ddtree(draft, backend, budget + 1), {}) for budget in budgets}
     else:
@@ -73,7 +76,9 @@ def sweep(options: argparse.Namespace, up: dict[str, Server], token: str) -> int
     if "all" in up:
         for name in [name for name in up if name.isdecimal()]:
             up.pop(name).stop()
-    trees = [s.url if name == "all" else f"{name}={s.url}" for name, s in up.items() if name != "linear"]
+    trees = [
+        s.url if name == "all" else f"{name}={s.url}" for name, s in up.items() if name == "all" or name.isdecimal()
+    ]
     budgets = options.budgets if "all" in up else ",".join(name for name in up if name.isdecimal())
     command = [
         sys.executable, "-m", "orchestrator", "bench", "--linear-url", up["linear"].url, "--budgets", budgets,
@@ -82,6 +87,8 @@ def sweep(options: argparse.Namespace, up: dict[str, Server], token: str) -> int
     ]  # fmt: skip
     for url in trees:
         command += ["--tree-url", url]
+    if "reference" in up:
+        command += ["--reference", up["reference"].url]
     env = dict(os.environ)
     if "all" in up:
         command += ["--control-token", "env:SWEEP_TOKEN"]
@@ -116,6 +123,7 @@ def main() -> int:
     parser.add_argument("--result", type=Path, help="result document; default: result.json in the folder")
     parser.add_argument("--seconds", type=float, default=600, help="time for the sweep itself")
     parser.add_argument("--start-seconds", type=float, default=240, help="time for the servers to come up")
+    parser.add_argument("--batch", type=int, default=8, help="requests that a server can run at once")
     parser.add_argument("--port", type=int, default=24500)
     parser.add_argument("--one-each", action="store_true", help="a server per budget instead of one that switches")
     parser.add_argument(
@@ -129,7 +137,7 @@ def main() -> int:
     servers = start(options, token)
     try:
         up = wait(servers, options.start_seconds)
-        if "linear" not in up or len(up) < 2:
+        if "linear" not in up or not up.keys() - {"linear", "reference"}:
             return 1
         code = sweep(options, up, token)
         keep(options)

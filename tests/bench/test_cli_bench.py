@@ -61,11 +61,27 @@ def test_two_servers_are_measured_by_address_and_an_interrupted_sweep_goes_on(
     asked = len(servers[0].seen)
     found = call(*switched, "--pairs", "10")
     assert (found["verdict"]["decision"], len(found["rows"])) == ("adopt", 40)
-    assert len(servers[0].seen) - asked == 12 + 4  # six more pairs of each budget, and the warm-up of a new client
+    # each prompt once to find loops, six more pairs of each budget, and the warm-up of a new client
+    assert len(servers[0].seen) - asked == 12 + 12 + 4
     assert servers[1].widths == [15] * 4 + [32] * 4 + [15] * 6 + [32] * 6
     kept = sweep_from_json(json.loads((tmp_path / "out" / "bench.json").read_text()))
     assert kept.verdict.decision.value == "adopt"
     assert "Paired sweep of two servers" in Path(found["run_report"]).read_text()
+
+
+def test_looping_prompts_are_left_out_and_a_reference_judges_ties(
+    call: Call, servers: tuple[Stub, Stub], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers[1].script.salt = "parts at once"
+    servers[0].script.step_s = servers[1].script.step_s = 0.0
+    more = ("--control-token", "env:TREE_TOKEN", "--pairs", "1")
+    assert call(*by_url(servers, tmp_path, *more), code=8)["verdict"]["decision"] == "invalid"
+    (tmp_path / "out" / "rows.jsonl").unlink()
+    with running_stub(Script(gap=0.0)) as reference:
+        judged = call(*by_url(servers, tmp_path, *more, "--reference", reference.url), code=9)
+    assert {row["ties"] for row in judged["rows"] if row["arm"] == "tree"} == {1}
+    servers[0].script.fault = "loop"
+    assert "repeats itself on every prompt" in call(*by_url(servers, tmp_path, *more), code=8)["error"]
 
 
 def test_servers_that_cannot_be_the_arms_are_refused(call: Call, servers: tuple[Stub, Stub], tmp_path: Path) -> None:
