@@ -90,11 +90,11 @@ def _several(
             raise UsageError(f"There is no run of {graph} on several hosts called {options['resume']} to resume.")
         chosen = chosen_hosts(cli.inventory, names)
         fleet = earlier or Fleet(options["run_id"] or place.store.runs.new_id(), graph, tuple(chosen), at_once)
-        for host in fleet.hosts:
-            operations.build_graph(graph, cli.host(host), settings)
+        specs = [operations.build_graph(graph, cli.host(host), settings) for host in fleet.hosts]
+        harmless = not any(task.changes_host for spec in specs for task in spec.tasks)
         keys = {name: options[name] for name in ("only", "skip", "force")}
         arguments = settings_arguments(settings, keys)
-        return run_fleet(cli, place, fleet, arguments, resume=earlier is not None, yes=yes)
+        return run_fleet(cli, place, fleet, arguments, resume=earlier is not None, yes=yes or harmless)
 
 
 def carry_out(

@@ -11,17 +11,25 @@ from typing import Any
 
 import pytest
 
+from orchestrator.release import wheels
 from tests.hosts_lab import scene
 from tests.hosts_lab.lab import LabHost
 
 NAMES = ("fleet-a", "fleet-b", "fleet-c")
 
 
+def pair() -> dict[str, bytes]:
+    """A trained pair under /models, so that inspect has models to judge."""
+    source = wheels.engine_folder() / "models" / "tiny-dense"
+    files = [path for kind in ("target", "draft") for path in (source / kind).iterdir() if path.is_file()]
+    return {f"/models/{path.relative_to(source)}": path.read_bytes() for path in files}
+
+
 @pytest.fixture
 def machines() -> Iterator[list[LabHost]]:
     hosts: list[LabHost] = []
     try:
-        hosts.extend(scene.host(name) for name in NAMES)
+        hosts.extend(scene.host(name, pair()) for name in NAMES)
         yield hosts
     finally:
         for host in hosts:
