@@ -196,6 +196,19 @@ async def test_leaving_the_question_does_nothing(demo: Stage) -> None:
     assert demo.store.runs.get("r20260102-030405-9f3c").cancel_reason is None
 
 
+async def test_questions_fit_a_small_screen_with_command_and_buttons(demo: Stage) -> None:
+    demo.script.fail("bench-budgets", "no")
+    demo.script.end(RunState.FAILED, 1, "no")
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        for key in "RrTSBK":
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen) and "runs: orch" in screen_text(app))
+            assert "Leave it" in screen_text(app)
+            assert app.screen.query_one("#do").region.bottom < app.size.height
+            await pilot.press("escape")
+            await until(pilot, lambda: not isinstance(app.screen, ConfirmScreen))
+
+
 async def test_what_is_not_possible_says_why(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
         await pilot.press("r")
