@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from orchestrator.bench.load import LoadResult
 from orchestrator.bench.rows import LINEAR, TREE, Row
 from orchestrator.bench.stats import median
-from orchestrator.bench.summary import ArmSummary
+from orchestrator.bench.summary import ArmSummary, pairs_of
 
 # Okabe and Ito's palette; every series also has its own marker and line style.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5A5A5A"
@@ -163,8 +163,9 @@ def step_time_by_budget(arms: Sequence[ArmSummary]) -> Plot:
 
 
 def latency_distribution(rows: Sequence[Row], budget: int, concurrency: int = 1) -> Plot:
-    """Cumulative distribution of the time between tokens of both arms, valid rows of one budget only."""
-    chosen = [r for r in rows if r.valid and r.concurrency == concurrency and r.budget in (0, budget)]
+    """Cumulative distribution of the time between tokens of both arms, valid pairs of one budget only."""
+    pairs = [p for p in pairs_of(rows) if p.valid and p.tree.concurrency == concurrency and p.tree.budget == budget]
+    chosen = [row for pair in pairs for row in (pair.linear, pair.tree)]
     groups = {
         name: sorted(
             q.itl_s * 1e3 for r in chosen if (r.arm == LINEAR) == (name == LINEAR) for q in r.requests if q.itl_s
