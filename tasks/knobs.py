@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from orchestrator.bench.prompts import load_prompts
 from orchestrator.errors import UsageError
 from orchestrator.graph.model import TaskContext
 from orchestrator.hosts.inventory import DDTree, HostConfig
@@ -92,6 +94,8 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
             f"--set loads={values['loads']}: {loads[-1]} requests at once may reach the live service; "
             f"--max-live-load {loads[-1]} allows that."
         )
+    if values.get("prompts"):
+        load_prompts(Path(values["prompts"]))
     default_nodes = str(budgets[0] if cpu else config.ddtree.nodes)
     return Knobs(
         nodes=_whole("nodes", values.get("nodes", default_nodes), 1, 1024),

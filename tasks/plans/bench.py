@@ -19,9 +19,7 @@ from tasks.samples import RECORDED_PROMPTS, default_prompts
 
 def build(request: GraphRequest) -> GraphSpec:
     """The sweep, or with the option `oracle` what can be said before deploying."""
-    knobs = read_knobs(request.host_config, request.settings)
-    if knobs.prompts:
-        load_prompts(Path(knobs.prompts))
+    read_knobs(request.host_config, request.settings)
     if request.options.get("oracle"):
         return _oracle(request)
     record, *rest = prepare()

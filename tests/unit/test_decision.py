@@ -71,6 +71,7 @@ def test_nothing_measured_and_no_override_is_an_error():
         ({"margin": "2"}, "margin=2"),
         ({"node": "15"}, "no such setting"),
         ({"loads": "1,x"}, "loads=x"),
+        ({"prompts": "no-such-file.jsonl"}, "can't be read as a prompt set"),
         ({"loads": "1,8"}, "--max-live-load 8 allows that"),
     ],
 )
