@@ -34,10 +34,12 @@ class Server:
         log: Path,
         env: dict[str, str] | None = None,
         on_cpu: bool = False,
+        module: str = "",
     ) -> None:
+        """module: what to launch instead of SGLang's own launcher."""
         self.name, self.log, self.url = name, log, f"http://127.0.0.1:{port}"
         launch, common = (CPU_LAUNCH, CPU_COMMON) if on_cpu else (LAUNCH, COMMON)
-        command = [sys.executable, "-m", *launch, "--port", str(port), *common, *arguments]
+        command = [sys.executable, "-m", *((module,) if module else launch), "--port", str(port), *common, *arguments]
         self.process = subprocess.Popen(
             command,
             stdout=log.open("w"),

@@ -29,6 +29,7 @@ from .server import Server, ddtree, linear
 from .stages import profile
 
 CHAIN = "chain"
+TEXT_ONLY = "sglang_ddtree.bench.text_only"
 LAYERS, HIDDEN, MLP, VOCAB, BLOCK = 64, 5120, 17408, 248320, 16
 POINTS = ((256, 1), (256, 8), (4096, 1), (4096, 8))
 MOST_ROWS = 512  # of a batch; wider ones are all matrix products
@@ -219,7 +220,7 @@ def group_rows(arms: list[Arm], options: argparse.Namespace) -> Iterator[dict[st
             options.port += 20
             log = logs / f"step-{arm.name}.log"
             arguments = arm.arguments(options.folder, options.backend)
-            servers.append(Server(arm.name, arguments, options.port, log, env=arm.environment()))
+            servers.append(Server(arm.name, arguments, options.port, log, env=arm.environment(), module=TEXT_ONLY))
         up = [server.wait(150) for server in servers]
         while options.after and not options.after.exists():
             time.sleep(0.2)
