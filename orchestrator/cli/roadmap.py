@@ -20,13 +20,14 @@ def roadmap(cli: Cli, check: bool, run_id: str | None) -> int:
             written = regenerate(store, cli.home, run_id=run_id, check=check)
         except RoadmapDrift as error:
             cli.out.error(str(error))
-            body = {"path": str(roadmap_path(cli.home)), "sha256": None, "changed": True}
-            cli.out.document(ExitCode.FAILED_UNCHANGED, body, str(error))
+            lost = {"path": str(roadmap_path(cli.home)), "sha256": None, "changed": True}
+            cli.out.document(ExitCode.FAILED_UNCHANGED, lost, str(error))
             return ExitCode.FAILED_UNCHANGED
     words = "is up to date" if check or not written.changed else "written"
     cli.out.line(f"{written.path} {words} (SHA-256 {written.sha256[:12]})")
-    if written.kept:
-        cli.out.line(f"what was edited by hand is kept as {written.kept}")
-    body = {"path": str(written.path), "sha256": written.sha256, "changed": written.changed, "kept": written.kept}
+    kept = str(written.kept) if written.kept else None
+    if kept:
+        cli.out.line(f"what was edited by hand is kept as {kept}")
+    body = {"path": str(written.path), "sha256": written.sha256, "changed": written.changed, "kept": kept}
     cli.out.document(ExitCode.DONE, body)
     return ExitCode.DONE
