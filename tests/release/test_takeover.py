@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +122,38 @@ def test_a_release_that_answers_wrongly_is_taken_back_and_that_is_proven(place: 
     assert (found.exit_code, found.state.value) == (ExitCode.ROLLED_BACK, "rolled_back")
     assert "does not give the recorded tokens" in found.reason
     assert serving(place)[0] == "DFLASH"
+
+
+HELD_LOOKS = 3  # how often nvidia-smi still names the stopped process
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `nvidia-smi` first in the host's PATH, which names the process in the file `pid` for a few looks."""
+    folder = tmp_path / "smi"
+    folder.mkdir()
+    (folder / "looks").write_text("0")
+    (folder / "nvidia-smi").write_text(
+        f"#!/bin/sh\ncd {folder}\n"
+        'case "$1" in\n--query-gpu*) echo "0, GPU-a, NVIDIA H200, 143771, 1024, 12, 9.0, 570.1";;\n'
+        "*) looks=$(cat looks); echo $((looks + 1)) > looks\n"
+        f'   [ ! -e pid ] || [ "$looks" -ge {HELD_LOOKS} ] || echo "GPU-a, $(cat pid), 2048";;\nesac\n'
+    )
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def test_nothing_starts_before_the_stopped_service_has_freed_its_gpu_memory(
+    smi: Path, place: operations.Workplace
+) -> None:
+    with contextlib.closing(place.session("local")) as session:
+        (smi / "pid").write_text(str(session.services.status("sglang").main_pid))
+    (smi / "looks").write_text("0")
+    found = cut_over(place)
+    assert found.exit_code == ExitCode.DONE, found.reason
+    lines = [event.data["line"] for event in place.store.events.tail(run_id=found.run_id, kinds=("log",))]
+    waited = next(index for index, line in enumerate(lines) if "have freed their GPU memory" in line)
+    assert "stopped" in lines[waited - 1]
+    assert "started with" in lines[waited + 1]
+    assert int((smi / "looks").read_text()) > HELD_LOOKS
