@@ -189,7 +189,8 @@ def main_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
     check(f"batch {wide} to 1", lambda: checks.together(reference, tree, many, lengths))
     check("stop tokens and strings", lambda: checks.stops(reference, tree, few[:4]))
     both = {name: plan.servers[name] for name in ("tree", "linear") if name in plan.servers}
-    check("long texts", lambda: checks.long_texts(reference, both, few[:5], 700))
+    room = CONTEXT - max(len(ids) for ids in few) - 8
+    check("long texts", lambda: checks.long_texts(reference, both, few, room))
     check("context limit", lambda: checks.context_limit(reference, tree, asked, CONTEXT))
     check("penalties and biases", lambda: checks.penalties(reference, tree, asked))
     if plan.on_cpu:
@@ -198,7 +199,7 @@ def main_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
         )
     else:
         check("greedy beside sampled", lambda: checks.beside_sampled(reference, tree, asked))
-        check("sampling", lambda: checks.sampling(reference, tree, asked[0], 2048), needs=20)
+        check("sampling", lambda: checks.sampling(reference, tree, asked[0], 1536), needs=20)
     total, aborted = (40, 10) if plan.on_cpu else (200, 50)
     check(
         f"{total} requests, {aborted} aborted", lambda: checks.aborts(reference, tree, asked, total, aborted), needs=15

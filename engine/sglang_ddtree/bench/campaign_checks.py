@@ -123,13 +123,17 @@ def stops(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
 
 def long_texts(reference: Server, arms: dict[str, Server], asked: IdLists, tokens: int) -> dict[str, Any]:
     """Texts long enough for every tracked state and many splits of the prefix, alone and in one batch, for each arm."""
-    wanted = [reference.generate(ids, tokens)["output_ids"] for ids in asked]
+
+    def batch(server: Server) -> IdLists:
+        return [answer["output_ids"] for answer in server.generate(asked, tokens)]
+
+    wanted = batch(reference)
     rows: dict[str, Any] = {}
     for name, arm in arms.items():
+        rows[f"{name} in a batch"] = classified(reference, asked, wanted, batch(arm))
+        rows[f"{name} in a batch again"] = classified(reference, asked, wanted, batch(arm))
         alone = [arm.generate(ids, tokens)["output_ids"] for ids in asked]
-        batched = [answer["output_ids"] for answer in arm.generate(asked, tokens)]
         rows[f"{name} alone"] = classified(reference, asked, wanted, alone)
-        rows[f"{name} in a batch"] = classified(reference, asked, wanted, batched)
     return {"ok": not any(row["different"] for row in rows.values()), "tokens": tokens, **rows}
 
 
