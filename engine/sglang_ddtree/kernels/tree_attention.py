@@ -85,9 +85,8 @@ def _attend(
 @triton.jit
 def _tree_attention_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, start_ptr, prefix_ptr, tree_slot_ptr, bits_ptr, part_ptr, lse_ptr,
-    T, W, heads, stride_q, stride_k, stride_v, stride_table, scale,
-    GROUP: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SPLITS: tl.constexpr,
-    PAGE: tl.constexpr, STARTS: tl.constexpr, EMULATE: tl.constexpr,
+    T, W, heads, splits, stride_q, stride_k, stride_v, stride_table, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr, STARTS: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(0)
     tiles = tl.cdiv(T * GROUP, BM)
@@ -113,7 +112,7 @@ def _tree_attention_kernel(
         table = table_ptr + tl.load(start_ptr + b).to(tl.int64)
     else:
         table = table_ptr + b * stride_table
-    chunk = tl.cdiv(tl.cdiv(prefix, SPLITS), BN) * BN
+    chunk = tl.cdiv(tl.cdiv(prefix, splits), BN) * BN
     begin = split * chunk
     end = tl.minimum(begin + chunk, prefix)
     for at in range(begin, end, BN):
@@ -124,7 +123,7 @@ def _tree_attention_kernel(
         acc, top, total = _attend(
             q, acc, top, total, slot, there[None, :], k_ptr, v_ptr, head, stride_k, stride_v, scale, D, EMULATE
         )
-    if split == SPLITS - 1:
+    if split == splits - 1:
         for at in range(0, T, BN):
             column = at + n
             there = column < T
@@ -137,8 +136,8 @@ def _tree_attention_kernel(
             )
     done = tl.where(total > 0, total, 1.0)
     # A part that saw no key writes its weight only, which keeps the merge from reading the rest.
-    attended = inside & ((total > 0) | (SPLITS == 1))
-    out_row = ((b * T + row) * heads + query_head) * SPLITS + split
+    attended = inside & ((total > 0) | (splits == 1))
+    out_row = ((b * T + row) * heads + query_head) * splits + split
     tl.store(
         part_ptr + out_row[:, None] * D + dim[None, :],
         (acc / done[:, None]).to(part_ptr.dtype.element_ty), mask=attended[:, None],
@@ -249,9 +248,9 @@ def tree_attention(
     grid = (splits, kv_heads * triton.cdiv(width * group, config.bm), bs)
     _tree_attention_kernel[grid](
         q, k_buffer, v_buffer, slot_table, prefix_lens if starts is None else starts, prefix_lens, tree_slots, bits,
-        part, lse, width, words, heads, q.stride(0), k_buffer.stride(0), v_buffer.stride(0),
+        part, lse, width, words, heads, splits, q.stride(0), k_buffer.stride(0), v_buffer.stride(0),
         slot_table.stride(0) if slot_table.dim() == 2 else 0, scale * LOG2E,
-        GROUP=group, D=dim, BM=config.bm, BN=config.bn, SPLITS=splits, PAGE=page_size, STARTS=starts is not None,
+        GROUP=group, D=dim, BM=config.bm, BN=config.bn, PAGE=page_size, STARTS=starts is not None,
         EMULATE=interpreting(), num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     if splits > 1:
@@ -265,14 +264,14 @@ def variants() -> Iterator[Variant]:
     signature = {
         "q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "table_ptr": "*i32", "start_ptr": "*i32",
         "prefix_ptr": "*i64", "tree_slot_ptr": "*i64", "bits_ptr": "*i64", "part_ptr": "*fp32", "lse_ptr": "*fp32",
-        "T": "i32", "W": "i32", "heads": "i32", "stride_q": "i32", "stride_k": "i32", "stride_v": "i32",
+        "T": "i32", "W": "i32", "heads": "i32", "splits": "i32", "stride_q": "i32", "stride_k": "i32", "stride_v": "i32",
         "stride_table": "i32", "scale": "fp32",
     }  # fmt: skip
     for dim, configs in CONFIGS.items():
         for config in configs:
             fits = tuple(arch for arch, limit in SHARED_LIMIT.items() if shared_bytes(dim, config) <= limit)
             constexprs = {
-                "GROUP": 6, "D": dim, "BM": config.bm, "BN": config.bn, "SPLITS": 5, "PAGE": 1, "STARTS": False,
+                "GROUP": 6, "D": dim, "BM": config.bm, "BN": config.bn, "PAGE": 1, "STARTS": False,
                 "EMULATE": False,
             }  # fmt: skip
             yield Variant(
