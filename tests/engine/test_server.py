@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 from harness import ENGINE, NEW_TOKENS, Engine, Pair
 
+TOKEN = "a-token-of-the-tests"
 PACKAGES = ("sglang_cpu", "sglang_ddtree")
 
 
@@ -99,7 +101,7 @@ def test_wheel_announces_the_plugin(installed_python):
 class Server:
     """``python -m sglang_cpu launch`` on a free port."""
 
-    def __init__(self, python: Path, pair: Pair, log: Path, *args: str) -> None:
+    def __init__(self, python: Path, pair: Pair, log: Path, *args: str, env: dict[str, str] | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -110,8 +112,9 @@ class Server:
         ]  # fmt: skip
         with log.open("w") as out:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, env=clean_environment(), start_new_session=True
-            )
+                command, stdout=out, stderr=subprocess.STDOUT, env=clean_environment() | (env or {}),
+                start_new_session=True,
+            )  # fmt: skip
 
     def wait_until_ready(self, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds
@@ -160,6 +163,7 @@ def server(installed_python: Path, hybrid: Pair, tmp_path_factory: pytest.TempPa
     running = Server(
         installed_python, hybrid, tmp_path_factory.mktemp("server") / "log.txt", "--speculative-algorithm", "DDTREE",
         "--speculative-draft-model-path", str(hybrid.draft), "--speculative-num-draft-tokens", "16", "--enable-metrics",
+        env={"SGLANG_DDTREE_WIDTHS": "chain,15", "SGLANG_DDTREE_CONTROL_TOKEN": TOKEN},
     )  # fmt: skip
     try:
         running.wait_until_ready()
@@ -195,6 +199,37 @@ def test_metrics_endpoint_publishes_the_counters(server, hybrid):
         "ddtree_step_seconds_sum",
         "ddtree_step_seconds_count",
     } <= set(values)
+
+
+def test_the_width_is_switched_from_the_servers_own_host(server, hybrid):
+    def ask(body: dict[str, Any] | None = None, token: str = TOKEN) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/ddtree/width", None if body is None else json.dumps(body).encode(),
+            {"x-ddtree-token": token}, method="GET" if body is None else "PUT",
+        )  # fmt: skip
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())["error"]
+
+    status, before = ask()
+    assert (status, before["width"], before["widths"]) == (200, "15", ["chain", "15"])
+    assert ask({"width": "chain"})[1]["width"] == "chain"
+    tree = server.generate(hybrid.prompts[1])
+    after = ask()[1]["counts"]
+    assert after["chain"]["steps"] == before["counts"]["chain"]["steps"] + tree["meta_info"]["spec_verify_ct"]
+    assert after["15"] == before["counts"]["15"]
+    assert ask({"width": 15})[1]["nodes"] == 15
+    assert server.generate(hybrid.prompts[1])["output_ids"] == tree["output_ids"]
+    assert ask({"width": "auto"})[1]["policy"] == "auto"
+    assert ask({"width": "start"})[1]["policy"] == "15"
+    for body, token, code, word in (
+        ({"width": 15}, "another-token-of-16", 401, "token"), ({"width": 64}, TOKEN, 409, "hold"),
+        ({"width": "wide"}, TOKEN, 400, "wide"), ({}, TOKEN, 400, "width"), (None, "", 401, "token"),
+    ):  # fmt: skip
+        status, sentence = ask(body, token)
+        assert (status, word in sentence.lower()) == (code, True)
 
 
 def test_openai_client_is_served(server):
