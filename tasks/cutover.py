@@ -10,7 +10,7 @@ from orchestrator.release.build import with_launch
 from orchestrator.release.launch import in_environment
 from orchestrator.release.manifest import Manifest
 from tasks.knobs import knobs_of
-from tasks.launch import tree_launch
+from tasks.launch import adaptive_knobs, tree_launch
 from tasks.linear import linear_release
 from tasks.patch import BUILD, release_of
 from tasks.planned import engine_memory, planned_release
@@ -43,7 +43,9 @@ class CutOver(TakeOver):
         """The built release; one of its own where nodes or unit are others than it was built with."""
         base = release_of(ctx) if ctx.output(BUILD) else planned_release(ctx)
         linear = linear_release(ctx, replica)
-        launch = tree_launch(linear.launch, self.nodes(ctx), knobs_of(ctx).engine)
+        knobs, nodes = knobs_of(ctx), self.nodes(ctx)
+        adaptive = adaptive_knobs(linear.launch, nodes) if knobs.tree.adaptive else {}
+        launch = tree_launch(linear.launch, nodes, {**knobs.engine, **adaptive})
         venv = replica.releases.layout.venv(base.venv_release or base.id)
         return with_launch(base, linear, in_environment(launch, linear.environment.prefix, venv), "ddtree")
 

@@ -50,3 +50,13 @@ def tree_launch(linear: Launch, nodes: int, knobs: Mapping[str, object]) -> Laun
     argv = with_flags(linear.argv, {ALGORITHM: "DDTREE", WIDTH: str(nodes + 1)})
     env = {f"SGLANG_DDTREE_{name.upper()}": str(value) for name, value in knobs.items() if value is not None}
     return linear.model_copy(update={"argv": argv, "env": {**linear.env, **env}})
+
+
+def adaptive_knobs(linear: Launch, nodes: int) -> dict[str, object]:
+    """Knobs of a service that chooses among the linear chain, `nodes` and what lies between by what it measures.
+
+    Narrower trees must hold the draft's block, so they are offered only where the linear command line names it.
+    """
+    block = int(flag_value(linear.argv, WIDTH) or 0)
+    narrower = [part for part in (nodes // 4, nodes // 2) if 0 < block <= part + 1]
+    return {"widths": ",".join(["chain", *map(str, [*narrower, nodes])]), "width": "auto"}

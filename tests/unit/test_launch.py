@@ -78,3 +78,12 @@ def test_dflash_replaces_whatever_speculation_ran_before(speculation):
     )  # fmt: skip
     assert (made.env, made.user) == (found.env, found.user)
     assert launch.tree_launch(made, 32, {}).argv.count("--speculative-num-draft-tokens") == 1
+
+
+def test_an_adaptive_service_holds_the_chain_and_what_lies_between():
+    named = LINEAR.model_copy(update={"argv": (*ARGV, launch.WIDTH, "16")})
+    tree = launch.tree_launch(named, 64, launch.adaptive_knobs(named, 64))
+    assert tree.env == {"A": "1", "SGLANG_DDTREE_WIDTHS": "chain,16,32,64", "SGLANG_DDTREE_WIDTH": "auto"}
+    assert launch.adaptive_knobs(named, 31)["widths"] == "chain,15,31"
+    assert launch.adaptive_knobs(named, 15)["widths"] == "chain,15"
+    assert launch.adaptive_knobs(LINEAR, 64)["widths"] == "chain,64"  # the block is not known here
