@@ -10,9 +10,12 @@ from orchestrator.errors import UsageError
 from orchestrator.graph.model import State
 from orchestrator.store.process import ProcessName
 from orchestrator.store.records import RunState
-from orchestrator.tui.eta import earlier_durations, seconds_left
+from orchestrator.store.store import Store
+from orchestrator.tui.blocks import text_of
+from orchestrator.tui.eta import Durations, earlier_durations, seconds_left
 from orchestrator.tui.model import BATCH, Reading, advance, first_reading, pick_run
-from tests.tui.fixtures import EARLIER_ID, HOST, RUN_ID, Clock, Script, Stage, new_store, spec
+from orchestrator.tui.pages.header import header
+from tests.tui.fixtures import EARLIER_ID, HOST, RUN_ID, START, Clock, Script, Stage, new_store, spec
 
 
 def test_reads_a_run_with_its_tasks_facts_and_progress(demo: Stage) -> None:
@@ -163,3 +166,16 @@ def test_time_left_is_unknown_without_history(tmp_path: Path) -> None:
         reading = first_reading(store, RUN_ID)
         assert reading.run is not None
         assert seconds_left(reading, earlier_durations(store, reading.run), 0.0) is None
+
+
+def test_the_header_names_what_serves_before_a_release_is_recorded(tmp_path: Path) -> None:
+    clock = Clock()
+    with new_store(tmp_path, clock) as store:
+        script = Script.begin(store, clock)
+        assert "release not known" in said(store)
+        script.fact("inspect-sglang", "service", HOST, {"algorithm": "DFLASH"})
+        assert "release not recorded yet, DFLASH serves" in said(store)
+
+
+def said(store: Store) -> list[str]:
+    return [text_of(part) for part in header(first_reading(store, RUN_ID), Durations(), None, "none yet", START)]

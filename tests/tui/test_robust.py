@@ -10,10 +10,12 @@ import threading
 
 import pytest
 
+from orchestrator.errors import UsageError
 from orchestrator.store.process import ProcessName
 from orchestrator.store.store import Store, open_store
 from orchestrator.tui import app as app_module
 from orchestrator.tui.app import OrchestrateApp
+from orchestrator.tui.launch import open_tui
 from orchestrator.tui.prefs import Prefs
 from tests.tui.driving import make_app, opened, screen_text, until
 from tests.tui.fixtures import RUN_ID, Clock, Script, Stage, new_store
@@ -188,6 +190,12 @@ async def test_any_size_shows_and_comes_back(demo: Stage, size: tuple[int, int])
         await pilot.resize_terminal(120, 40)
         await pilot.press("1")
         await until(pilot, lambda: "bench-budgets" in screen_text(app) and "pair 7 of 12" in screen_text(app))
+
+
+def test_a_run_that_is_not_there_is_refused_before_any_screen(demo: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEXTUAL_DRIVER", "never reached")
+    with pytest.raises(UsageError, match="no run nowhere"):
+        open_tui(demo.url, "nowhere", demo.hosts_file)
 
 
 def test_the_core_does_not_know_textual() -> None:

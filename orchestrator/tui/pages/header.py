@@ -54,7 +54,9 @@ def _release(reading: Reading) -> Span:
     host = reading.run.host if reading.run else None
     data = current_release(reading, host)
     if data is None:
-        return Span("not known", Tone.DIM)
+        serving = reading.facts_of("service", host)
+        algorithm = serving[-1].data.get("algorithm") if serving else None
+        return Span(f"not recorded yet, {algorithm} serves" if algorithm else "not known", Tone.DIM)
     return Span(f"{data.get('id', '?')} ({data.get('algorithm', '?')})")
 
 
