@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.bench.rows import LINEAR
 from orchestrator.bench.watch import Change, compare, regressed
 from orchestrator.errors import BenchInvalidError, ExitCode, UsageError
 from orchestrator.graph.model import Action, Evidence, Json, Outcome, Probe, TaskContext
@@ -92,8 +91,8 @@ def words(change: Change) -> str:
 
 
 def sentence(worse: Sequence[Change], against: str, margin: float) -> str:
-    """What fell, and whether the whole host is slower rather than the tree."""
-    slow_host = any(change.arm == LINEAR and change.figure == "speed" for change in worse)
-    hint = "; the linear arm is slower too, so look at the host first" if slow_host else ""
+    """What fell, and whether the host is slower rather than the engine: then only speeds fell, and no speed against linear."""
+    only_speed = all(change.figure == "speed" for change in worse)
+    hint = "; no tree fell against linear, so look at the host first" if only_speed else ""
     told = "; ".join(words(change) for change in worse[:4])
     return f"{len(worse)} figures fell by more than {margin * 100:.1f} % against {against}: {told}{hint}."
