@@ -38,7 +38,7 @@ def refusals(args: Any) -> list[str]:
         f"DDTREE needs --attention-backend {' or '.join(CPU_BACKENDS)} on CPU, got {backend}.": (
             str(args.device) == "cpu" and backend not in CPU_BACKENDS
         ),
-        "DDTREE on CPU supports one device: leave --tp-size at 1.": str(args.device) == "cpu" and args.tp_size != 1,
+        "DDTREE supports one device so far: leave --tp-size at 1.": args.tp_size != 1,
         "DDTREE does not support pipeline parallelism: leave --pp-size at 1.": args.pp_size != 1,
         "DDTREE does not support --enable-dp-attention yet.": bool(args.enable_dp_attention),
         "DDTREE does not support LoRA adapters yet: drop --enable-lora and --lora-paths.": bool(

@@ -63,7 +63,6 @@ class Plan:
             base += [
                 "--mem-fraction-static", "0.3", "--max-total-tokens", "60000", "--max-running-requests", str(BATCH),
                 "--cuda-graph-max-bs-decode", str(BATCH), "--chunked-prefill-size", str(CHUNK), "--trust-remote-code",
-                "--sleep-on-idle",  # else every idle server spins on a processor while others start
             ]  # fmt: skip
         if "hybrid" in self.label and not self.on_cpu:
             base += ["--max-mamba-cache-size", "256"]  # else states so small fill the card
@@ -107,8 +106,11 @@ class Plan:
         for name in arms:
             server = self.servers[name]
             if not server.wait(min(400 if self.on_cpu else 120, max(campaign.left(), 1))):
-                campaign.add({"pair": self.label, "check": f"start: {name}", "ok": False, "error": server.tail(4)})
-                self.servers.pop(name).stop()
+                late = server.alive() and campaign.left() <= 0
+                why = {"ok": None, "not_run": "not up when the time was over"} if late else {"ok": False}
+                campaign.add({"pair": self.label, "check": f"start: {name}", **why, "log": server.tail(4)[-600:]})
+                server.stop()
+                self.servers.pop(name, None)
 
     def stop(self, keep: tuple[str, ...] = ()) -> None:
         for name in [name for name in self.servers if name not in keep]:
@@ -191,7 +193,8 @@ def main_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
     both = {name: plan.servers[name] for name in ("tree", "linear") if name in plan.servers}
     room = CONTEXT - max(len(ids) for ids in few) - 8
     check("long texts", lambda: checks.long_texts(reference, both, few, room))
-    check("context limit", lambda: checks.context_limit(reference, tree, asked, CONTEXT))
+    for name, server in both.items():
+        check(f"context limit: {name}", lambda s=server: checks.context_limit(reference, s, asked, CONTEXT))  # type: ignore[misc]
     check("penalties and biases", lambda: checks.penalties(reference, tree, asked))
     if plan.on_cpu:
         campaign.add(
