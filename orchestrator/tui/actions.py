@@ -188,19 +188,15 @@ def roll_back(scene: Scene) -> Offer:
     refused = _busy(scene.reading)
     if refused:
         return Refusal(f"{refused}; cancel it first")
-    good = [
-        f
-        for f in scene.reading.facts_of("release", host)
-        if f.data.get("known_good") or f.data.get("state") == "known-good"
-    ]
-    target = str(good[-1].data.get("id", good[-1].key)) if good else "the last known-good release"
+    linear = [fact.data for fact in scene.reading.facts_of("release", host) if _linear_and_good(fact.data)]
+    target = str(linear[-1].get("id", "?")) if linear else "the newest known-good linear release"
     effects = (
-        f"The service on {host} is switched back to {target}, and that is proven like a deployment.",
+        f"The service on {host} is switched back to {target}, or to the release typed here, and that is proven.",
         "The service restarts: requests that are being answered then are cut off.",
         "Nothing is deleted; releases stay on the host.",
     )
     fields = (
-        Field("to", "release (empty: the last known-good one)", "", optional=True),
+        Field("to", "release (empty: the newest known-good linear one)", "", optional=True),
         Field("confirm", f"type the host's name, {host}", must_be=host),
     )
 
@@ -239,6 +235,11 @@ ACTIONS: Mapping[str, tuple[str, str, Callable[[Scene], Offer]]] = {
     "roll_back": ("B", "Roll the host back", roll_back),
     "steal_lock": ("K", "Steal the lock of the host", steal_lock),
 }
+
+
+def _linear_and_good(release: Mapping[str, object]) -> bool:
+    good = bool(release.get("known_good")) or release.get("state") == "known-good"
+    return good and release.get("algorithm") != "DDTREE"
 
 
 def _settings(answers: Answers) -> tuple[str, ...]:

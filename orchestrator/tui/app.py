@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import NoColor
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer, Static
+from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.tui import feed as feeding
@@ -151,6 +151,22 @@ class OrchestrateApp(App[int]):
         self.prefs.share, self.prefs.wrap = self.run_view.share, self.run_view.log_view.wrapped
         self.prefs.save()
         self.feed.stop()
+
+    async def on_event(self, event: events.Event) -> None:
+        """A key has done its work before the next one is looked at.
+
+        Else keys that were typed while the screen was busy reach the part that had the keyboard before: what follows
+        `/` or `a` would be taken for commands, and what follows Tab would land in the field before.
+        """
+        if isinstance(event, events.Key) and not event.is_forwarded and self.screen.maximized is None:
+            field = self.focused
+            if isinstance(field, Input) and event.is_printable and event.character:
+                field.replace(event.character, *field.selection)
+                return
+            for priority in (True, False):
+                if await self._check_bindings(event.key, priority=priority):
+                    return
+        await super().on_event(event)
 
     # What the feed says
 

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Select, Static
+from textual.widgets.input import Selection
 
 from orchestrator.tui.actions import Answers, Field, Proposal, still_missing
 from orchestrator.tui.look import Look
@@ -116,7 +117,10 @@ def _widgets(field: Field) -> ComposeResult:
             options, value=field.value or field.choices[0], allow_blank=False, id=f"field-{field.name}", compact=True
         )
     else:
-        yield Input(field.value, id=f"field-{field.name}", compact=True)
+        # Selected from the start, not by the focus, which comes after keys that were typed ahead.
+        entry = Input(field.value, id=f"field-{field.name}", compact=True, select_on_focus=False)
+        entry.selection = Selection(0, len(field.value))
+        yield entry
 
 
 class HelpScreen(ModalScreen[None]):

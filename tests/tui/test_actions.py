@@ -108,6 +108,9 @@ def test_rolling_back_needs_the_host_typed(demo: Stage) -> None:
     end(demo)
     offer = proposal("roll_back", scene(demo))
     assert "found-3fa9c1" in offer.effects[0]
+    demo.script.fact("switch-service", "release", "ddtree-20260102-64", {"id": "ddtree-20260102-64", "state": "live",
+                     "current": True, "known_good": True, "algorithm": "DDTREE"})  # fmt: skip
+    assert "found-3fa9c1" in proposal("roll_back", scene(demo)).effects[0]  # the way back is to the linear service
     assert still_missing(offer.fields, {"confirm": "pro600"}) == f"type {HOST} to confirm"
     assert still_missing(offer.fields, {"confirm": HOST}) == ""
     assert offer.command(ANSWERS) == ("rollback", "--host", HOST, "--yes")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from orchestrator.graph.model import State
 from orchestrator.store.records import RunState
@@ -224,8 +225,11 @@ async def test_rolling_back_is_disabled_until_the_host_is_typed(demo: Stage) -> 
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         button = app.screen.query_one("#do")
         assert button.disabled
-        await pilot.press("tab", *"pro600")
-        await until(pilot, lambda: "type pro6000 to confirm" in screen_text(app))
+        for key in ("tab", *"pro600", "enter"):  # all at once, as after a stall: each finds the field that it is for
+            app._driver.send_message(events.Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: app.screen.answers["confirm"] == "pro600")
+        assert app.screen.answers["to"] == ""
+        assert "type pro6000 to confirm" in screen_text(app)
         assert button.disabled
         await pilot.press("0")
         await until(pilot, lambda: not button.disabled)

@@ -47,23 +47,36 @@ def ended(story: Story, terminal: Terminal, graph: str, state: RunState) -> RunR
     return run
 
 
+def tree(terminal: Terminal) -> str:
+    """The rows of tasks, without the header and what stands beside them."""
+    return "\n".join(line.partition("▏")[0] for line in terminal.screen.splitlines()[3:])
+
+
 def test_a_deployment_is_driven_by_keys_from_start_to_rollback(story: Story, terminal: Terminal) -> None:  # noqa: F811
     terminal.shows("deploy-ddtree on local", LONG_S)
     run = newest(story, "deploy-ddtree")
     assert run is not None
     terminal.shows(run.id)
 
-    # Watched: the baseline's smoke checks come in while they are made; scrolled back, the log stands still.
+    # Watched: the baseline's smoke checks come in while they are made.
     terminal.shows("passed      liveness", LONG_S)
-    wait(lambda: "liveness" not in terminal.screen, lambda: terminal.screen, LONG_S)  # there is something to scroll
-    terminal.keys("Enter", "g")
+    wait(lambda: "✓ record-linear" in terminal.screen, lambda: terminal.screen, LONG_S)
+
+    # Scrolled: found by search, its log stands still from the top on, although the run moves on to other tasks.
+    terminal.keys("/", "record-linear", "Enter")
+    wait(lambda: "▶" not in tree(terminal), lambda: terminal.screen)
+    terminal.keys("Enter")
+    terminal.shows("■ completed: linear service")
+    terminal.keys("g")
     terminal.shows("paused, End follows")
     terminal.shows("passed      liveness")
     terminal.keys("End")
     terminal.shows("following")
+    terminal.keys("Escape")
+    terminal.shows("inspect-model")
+    terminal.keys("Tab", "x")
 
     # Cancelled in the middle of the comparison, when the release is built.
-    terminal.keys("Tab")
     wait(lambda: "▶ compare" in terminal.screen, lambda: terminal.screen, LONG_S)
     terminal.keys("C")
     terminal.shows("Nothing is undone")

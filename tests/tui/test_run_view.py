@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textual import events
+
 from orchestrator.graph.model import State
 from orchestrator.store.records import RunState
 from tests.tui.driving import opened, screen_text, toasts, until
@@ -148,10 +150,13 @@ async def test_search_in_the_log(demo: Stage) -> None:
 async def test_filter_the_tree(demo: Stage) -> None:
     async with opened(demo) as (app, pilot):
         tree = app.run_view.task_tree
-        await pilot.press("slash")
-        await pilot.press(*"dead")
+        await pilot.press("g")
+        for key in ("slash", *"dead"):  # all at once, as after a stall: none is taken for a command
+            app._driver.send_message(events.Key(key, None if key == "slash" else key))
+        await until(pilot, lambda: app.run_view.field.value == "dead")
         await pilot.press("enter")
         await until(pilot, lambda: [row.key for row in tree.rows if row.key] == ["arm-deadman", "disarm-deadman"])
+        assert app.run_view.selected_task.key == "arm-deadman"
         await until(pilot, lambda: app.focused is tree)
         await pilot.press("escape")
         await until(pilot, lambda: len([row for row in tree.rows if row.key]) == 16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -12,6 +12,7 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import ContentSwitcher, Input
+from textual.widgets.input import Selection
 
 from orchestrator.store.records import TaskRecord
 from orchestrator.tui.blocks import Block, Page
@@ -29,6 +30,17 @@ from orchestrator.tui.widgets.tasktree import TaskTree
 PARTS = (("log", "l", "Log"), ("why", "w", "Why"), ("evidence", "e", "Evidence"), ("changes", "p", "Plan"))
 REST_S = 0.06
 SHARES = (25, 33, 40, 50, 60, 70)
+
+
+class SearchField(Input):
+    """Enter is done at once: the next key finds the part that was searched."""
+
+    def __init__(self, done: Callable[[], None], *, id: str) -> None:
+        super().__init__(placeholder="search, Enter to go, Esc to leave", id=id, compact=True, select_on_focus=False)
+        self._done = done
+
+    async def action_submit(self) -> None:
+        self._done()
 
 
 class RunView(View):
@@ -70,7 +82,7 @@ class RunView(View):
         self.parts = TabLine(look, PARTS, id="parts")
         pages = (self.log_view, self.why, self.evidence, self.changes)
         self.switcher = ContentSwitcher(*pages, id="parts-switch", initial="log")
-        self.field = Input(placeholder="search, Enter to go, Esc to leave", id="search", compact=True)
+        self.field = SearchField(self._searched_for, id="search")
         self.share = 2
         self.detail: TaskDetail | None = None
         self.plan: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
@@ -221,16 +233,16 @@ class RunView(View):
         self._searched = self.log_view if self.log_view.has_focus else self.task_tree
         self.field.display = True
         self.field.value = self._searched.pattern
-        self.field.focus()
+        self.field.selection = Selection(0, len(self.field.value))
+        self.screen.set_focus(self.field)  # at once: what is typed next is searched for
 
     @on(Input.Changed, "#search")
     def _typed(self, event: Input.Changed) -> None:
         if self.field.display:
             self._look_for(event.value)
 
-    @on(Input.Submitted, "#search")
-    def _searched_for(self, event: Input.Submitted) -> None:
-        event.stop()
+    def _searched_for(self) -> None:
+        self._look_for(self.field.value)
         self._close_search()
 
     def action_leave_search(self) -> None:
@@ -250,7 +262,7 @@ class RunView(View):
         had = self.field.display
         self.field.display = False
         if had:
-            self._searched.focus()
+            self.screen.set_focus(self._searched)
 
     def action_resize(self, by: int) -> None:
         self.share = max(0, min(len(SHARES) - 1, self.share + by))

@@ -119,6 +119,10 @@ class TaskTree(LineView, can_focus=True):
         """Shows only tasks whose key, content, state or reason contains the text."""
         self.pattern = pattern.casefold()
         self._rebuild()
+        found = next((index for index, row in enumerate(self.rows) if row.key is not None), None)
+        if self.pattern and self.current_task is None and found is not None:
+            self.follows = False
+            self._go(found)
 
     def _rebuild(self) -> None:
         self.refresh()
