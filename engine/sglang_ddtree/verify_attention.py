@@ -27,6 +27,18 @@ def refusal(layer: Any) -> str | None:
     return None
 
 
+def widen_page_table(backend: Any, tokens: int) -> None:
+    """Make room for ``tokens`` beyond the context in each row of FlashAttention's page table, before it is allocated.
+
+    SGLang fills a row with the slots of prefix + T tokens whatever the row's width, so near the context limit the rest
+    would land in the next request's row while that one is being written.
+    """
+    if not hasattr(backend, "max_num_pages"):
+        return
+    backend.max_context_len += tokens
+    backend.max_num_pages = -(-backend.max_context_len // backend.page_size)
+
+
 class TreeVerifyAttention:
     """Replaces ``forward_extend`` of one full-attention backend for verify passes."""
 

@@ -23,7 +23,7 @@ from .kernels.walk import walk
 from .metrics import WidthCounts
 from .static_tree import StaticTree
 from .target_tokens import target_tokens
-from .verify_attention import TreeVerifyAttention, refusal
+from .verify_attention import TreeVerifyAttention, refusal, widen_page_table
 from .width_graphs import WidthGraphs
 from .width_policy import control_for
 from .widths import Width
@@ -78,7 +78,10 @@ class GraphDDTreeWorker(DDTreeWorker):
         with self.line.draft_settings(self.config.block):
             super(DDTreeWorker, self).init_attention_backends()
         backend = self.target_worker.model_runner.attn_backend
-        TreeVerifyAttention(getattr(backend, "full_attn_backend", backend), self.tree)
+        full = getattr(backend, "full_attn_backend", backend)
+        for attention in (full, self.draft_model_runner.attn_backend):
+            widen_page_table(attention, 2 * self.config.width)
+        TreeVerifyAttention(full, self.tree)
         if self._states is not None:
             self._states.attach(self._gdn_backend().linear_attn_backend)
 

@@ -26,4 +26,5 @@ else:
         "test_sampling.py",
         "test_hybrid_step.py",
         "test_vocabulary_shards.py",
+        "test_page_table.py",
     ]
