@@ -6,13 +6,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ORCHESTRATE := $(VENV)/bin/orchestrate
 
-.PHONY: run venv lint test test-full screen-test hosts-test rolling-test fault-matrix crash-matrix real-kills bench docs clean help
+.PHONY: run venv lint test test-full screen-test hosts-test hosts-test-more rolling-test fault-matrix crash-matrix real-kills bench docs clean help
 
 help:
 	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
 	@echo "make test           unit, property, engine and end-to-end tests (at most 20 minutes on 2 cores)"
 	@echo "make lint           ruff, mypy, import contracts"
 	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
+	@echo "make hosts-test-more  a group of hosts, and deploy-dflash with the real engine, on such hosts"
 	@echo "make rolling-test   replicas behind SGLang's router, rolled under load: stand-ins, then real engines (long)"
 	@echo "make fault-matrix   every fault at every point of a deploy, on those hosts"
 	@echo "make crash-matrix   SIGKILL at every event of a run of stand-in phases"
@@ -51,6 +52,9 @@ screen-test: venv
 
 hosts-test: venv
 	@$(PY) -m tests.hosts_lab
+
+hosts-test-more: venv
+	@$(PY) -m tests.hosts_lab more
 
 # Stand-in engines in two minutes (`python -m tools.run_tests router`), then three real ones under load: half an hour on 2 cores.
 rolling-test: venv

@@ -1,4 +1,6 @@
-"""Boots the lab's network and runs the tests of this folder inside it: `python -m tests.hosts_lab [pytest arguments]`.
+"""Boots the lab's network and runs the tests of this folder inside it: `python -m tests.hosts_lab [more] [pytest arguments]`.
+
+`more` stands for the longer ones in more/: a group of hosts, and deploy-dflash with the real engine.
 
 Ends with `N passed, N failed`; a test that was skipped counts as failed. Needs root, Debian tools (see README.md).
 """
@@ -11,11 +13,16 @@ import sys
 
 from tests.hosts_lab import engine, lab
 
+MORE = "tests/hosts_lab/more"
+
 
 def main(arguments: list[str]) -> int:
     lab.prepare()
     engine.provision(lambda text: print(f"engine: {text}", flush=True))
-    command = lab.inside_network([sys.executable, "-m", "pytest", "tests/hosts_lab", *arguments])
+    wanted = [f"--ignore={MORE}", "tests/hosts_lab"]
+    if arguments[:1] == ["more"]:
+        wanted, arguments = [MORE], arguments[1:]
+    command = lab.inside_network([sys.executable, "-m", "pytest", *wanted, *arguments])
     try:
         done = subprocess.run(command, cwd=lab.REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
     finally:

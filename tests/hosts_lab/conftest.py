@@ -12,7 +12,7 @@ import pytest
 from orchestrator.hosts.session import HostSession, open_session
 from tests.hosts_lab import lab, scene
 
-collect_ignore_glob = [] if os.environ.get(lab.INSIDE) else ["test_*.py"]
+collect_ignore_glob = [] if os.environ.get(lab.INSIDE) else ["test_*.py", "more/*.py"]
 
 OpenSession = Callable[..., AbstractContextManager[HostSession]]
 
