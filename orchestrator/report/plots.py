@@ -248,7 +248,7 @@ def throughput_latency(series: Mapping[str, Sequence[LoadPoint]]) -> Plot:
                 axes.annotate(point.load, at, textcoords="offset points", xytext=(6, -11), color=colour, fontsize=9)
         axes.set_xlabel("median time between output tokens (ms)")
         axes.set_ylabel("total throughput (output tokens/s)")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         axes.margins(x=0.08)
         _legend(axes, len(series), "labels: requests at once, or per second")
 
