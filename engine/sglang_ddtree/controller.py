@@ -41,10 +41,15 @@ class _Mean:
 
 @dataclass
 class _Bucket:
-    """Step times and ages of every width for one range of batch sizes."""
+    """Step times of every width for one range of batch sizes, the steps since it ran last, and whether it ever ran."""
 
     cost: list[_Mean]
     age: list[int]
+    tried: list[bool]
+
+    def awaited(self, width: int) -> bool:
+        """Whether the width ran for the first time and its step time has not arrived yet."""
+        return self.tried[width] and not self.cost[width].count and self.age[width] < PROBE_AGE
 
 
 @dataclass
@@ -188,7 +193,7 @@ class Controller:
             # One step tells enough about a width that was never timed and may be far too wide.
             self._held = HOLD if bucket.cost[self.current].count else 1
         self._held -= 1
-        bucket.age[self.current] = 0
+        bucket.age[self.current], bucket.tried[self.current] = 0, True
         return self.current
 
     def _decide(self, batch_size: int, bucket: _Bucket) -> None:
@@ -198,7 +203,7 @@ class Controller:
             self.current = self._settled = 0
             return
         rates = [self.rate(batch_size, i) for i in range(len(self.nodes))]
-        known = [i for i in range(len(self.nodes)) if i == 0 or self._gain[i].count]
+        known = [i for i in range(len(self.nodes)) if i == 0 or (self._gain[i].count and not bucket.awaited(i))]
         best = max(known, key=lambda i: rates[i])
         settled = self._settled if self._settled in known and rates[self._settled] > rates[0] else 0
         if rates[best] > (1 + MARGIN) * rates[settled]:
@@ -219,7 +224,7 @@ class Controller:
         share = PROBE_SHARE / (len(self.nodes) - 1)
         # The widest first: it tells about all the others.
         for i in sorted(range(len(self.nodes)), key=lambda i: -self.nodes[i]):
-            if i == settled or (bucket.cost[i].count and bucket.age[i] < PROBE_AGE):
+            if i == settled or bucket.awaited(i) or (bucket.cost[i].count and bucket.age[i] < PROBE_AGE):
                 continue
             unknown = i > 0 and not self._gain[i].count
             loss = 1.0 if unknown else max(1 - rates[i] / rates[settled], 0.05)
@@ -239,7 +244,7 @@ class Controller:
         number = self._number(batch_size)
         if number not in self._buckets:
             count = len(self.nodes)
-            self._buckets[number] = _Bucket([_Mean(_COST_RATE) for _ in range(count)], [0] * count)
+            self._buckets[number] = _Bucket([_Mean(_COST_RATE) for _ in range(count)], [0] * count, [False] * count)
         return self._buckets[number]
 
     def state(self) -> dict[str, object]:

@@ -41,13 +41,18 @@ def one_walk(rng: random.Random, chain_share: float, saved: float, nodes: int) -
 
 @dataclass
 class Engine:
-    """A decode loop whose steps cost ``costs[width]`` and whose text is ``text``."""
+    """A decode loop whose steps cost ``costs(width, step)`` and whose text is ``text``.
+
+    delay: steps until a step's time is known.  stride: only every so many steps' walks are told (as on a GPU).
+    """
 
     text: Text
     costs: Callable[[int, int], float]  # (width, step) -> seconds
     bs: int = 1
     noise: float = 0.02
     seed: int = 0
+    delay: int = 0
+    stride: int = 1
     used: list[int] = field(default_factory=lambda: [0] * len(NODES))
 
     def speedup(self, steps: int) -> float:
@@ -57,6 +62,7 @@ class Engine:
         """
         rng, controller = random.Random(self.seed), Controller(NODES, LEVELS)
         spent = worth = produced = 0.0
+        late: list[tuple[int, int, float, list[list[int]]]] = []
         for step in range(steps):
             width = controller.choose(self.bs)
             self.used[width] += 1
@@ -74,8 +80,12 @@ class Engine:
             length = 1 + sum(share**depth for depth in range(1, LEVELS + 1))
             spent += seconds
             worth += (1 + beyond / self.bs / length) * self.costs(0, step)
-            controller.note_time(width, self.bs, seconds)
-            controller.note_walks(width, rows)
+            late.append((step, width, seconds, rows))
+            if step >= self.delay:
+                then, before, took, walks = late.pop(0)
+                controller.note_time(before, self.bs, took)
+                if then % self.stride == 0:
+                    controller.note_walks(before, walks, self.stride)
         return worth / spent
 
 
@@ -111,7 +121,8 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_never_slower_than_98_percent_of_the_chain(case, bs):
     text, costs = HOSTILE[case]
-    assert min(Engine(text, costs, bs, seed=seed).speedup(800) for seed in range(2 if bs == 1 else 1)) >= 0.98
+    assert Engine(text, costs, bs).speedup(800) >= 0.98
+    assert Engine(text, costs, bs, delay=3, stride=4).speedup(1200) >= 0.98
 
 
 @given(
