@@ -48,7 +48,7 @@ def _hybrid_cases(device: str, full: bool) -> Iterator[Case]:
             if shape.value_dim % (config.bv * config.chunks):
                 continue
             for width in _widths(shape, config, full):
-                for correlated in (False, True):
+                for correlated in (False, True) if full or width < 64 else (True,):
                     name = f"{shape} {config} T={width} correlated={correlated}"
                     yield Case(
                         "gdn_tree_verify", name,
