@@ -43,6 +43,7 @@ PLAYBOOK = [
 
 def main() -> int:
     if not os.environ.get(lab.INSIDE):
+        install_ansible()  # out here: the network of the hosts reaches no package index
         lab.prepare()
         try:
             return subprocess.run(lab.inside_network([sys.executable, "-m", "tests.hosts_lab.speed"])).returncode
@@ -100,14 +101,20 @@ def spread(machines: list[LabHost], home: Path, task: Callable[[HostSession], No
         list(pool.map(one, machines))
 
 
-def ansible(machines: list[LabHost], home: Path, source: Path) -> Callable[[], None]:
-    """A function that runs the playbook once."""
+def install_ansible() -> Path:
+    """The program in an environment of its own, made once."""
     venv = lab.STATE / "ansible"
     program = venv / "bin" / "ansible-playbook"
     if not program.exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
         install = ["install", "-q", "--disable-pip-version-check", ANSIBLE]
         subprocess.run([str(venv / "bin" / "python"), "-m", "pip", *install], check=True)
+    return program
+
+
+def ansible(machines: list[LabHost], home: Path, source: Path) -> Callable[[], None]:
+    """A function that runs the playbook once."""
+    program = install_ansible()
     (home / "play.json").write_text(json.dumps(PLAYBOOK))
     rows = [
         f"{machine.name} ansible_host={machine.address} ansible_user=deploy "
