@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.errors import PlanStaleError
+from orchestrator.errors import OrchestrateError, PlanStaleError
+from orchestrator.graph.attempt import TaskFailed
 from orchestrator.graph.context import Context
 from orchestrator.graph.model import Action, State
 from orchestrator.graph.scheduler import NOT_SELECTED
@@ -89,5 +90,10 @@ def _drift(session: RunSession, task: TaskRecord, tasks: Mapping[str, TaskRecord
         return ""
     if all(tasks[key].state in (State.COMPLETED, State.SKIPPED) for key in session.plan.dependants[task.key]):
         return ""
-    probe = spec.action.probe(Context(session, spec))
+    try:
+        probe = spec.action.probe(Context(session, spec))
+    except OrchestrateError:
+        raise
+    except Exception as error:  # the task's own code is wrong: the run ends as it does when an attempt meets that
+        raise TaskFailed(f"task {task.key} could not be looked at again: {type(error).__name__}: {error}") from error
     return "" if probe.satisfied else probe.reason
