@@ -17,6 +17,7 @@ from orchestrator.graph.runner import Runner, RunResult
 from orchestrator.graph.session import Listener
 from orchestrator.graph.todolist import STATUS_OF_STATE
 from orchestrator.hosts.first_use import first_use, is_embedded_cpu
+from orchestrator.hosts.guard import host_guard
 from orchestrator.hosts.inventory import HostConfig, Inventory
 from orchestrator.hosts.load import select_host
 from orchestrator.hosts.notify import notify
@@ -76,7 +77,9 @@ def run_graph(
     """Run or resume a graph; raises what Runner.run raises, and PlanStaleError."""
     if plan_file is not None:
         check_plan(read_plan(plan_file), plan_graph(place, graph, host, settings))
-    runner = Runner(place.store, graph, place.session, host=host.name, settings=settings, mask=place.masker.mask)
+    runner = Runner(
+        place.store, graph, place.session, host=host.name, settings=settings, mask=place.masker.mask, guard=host_guard
+    )
     result = runner.run(
         resume if resume else run_id, resume=bool(resume), only=only, skip=skip, force=force, on_event=on_event
     )

@@ -111,6 +111,8 @@ class Attempt:
         if probe.satisfied and self._candidate and self._candidate.usable:
             self._reuse(self._candidate, probe)
             return
+        if self.spec.changes_host:
+            self.context.begin_change()
         if not probe.satisfied:
             self._apply()
         elif not self._applied_before:

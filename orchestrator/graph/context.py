@@ -27,6 +27,7 @@ class Context:
         self._abandoned = False
         self._last_progress = 0.0
         self._host_used: Any = None
+        self._changing = False
         self.earlier: Mapping[str, Any] | None = None
 
     @property
@@ -41,7 +42,15 @@ class Context:
     def host(self) -> Any:
         self._check_abandoned()
         self._host_used = self._session.host(self.host_name)
+        if self._changing:
+            self._session.before_change(self.host_name)
         return self._host_used
+
+    def begin_change(self) -> None:
+        """From here on the host may be changed: its lock is taken now, or as soon as a session to it is opened."""
+        self._changing = True
+        if self._session.open_host(self.host_name) is not None:
+            self._session.before_change(self.host_name)
 
     def drop_host(self) -> None:
         """Closes the session that this attempt used; the next use opens a fresh one."""

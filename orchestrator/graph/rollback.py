@@ -33,7 +33,8 @@ def roll_back(session: RunSession, reason: str) -> str:
         session.store.runs.set_state(session.run_id, RunState.ROLLING_BACK, session.masked(reason))
         event("rollback.started", None, reason=reason, tasks=[task.key for task in to_undo(session)])
     for task in to_undo(session):
-        problem = _undo(session, task)
+        lost = session.stop.reason if session.stop.kind == "lock_lost" else ""
+        problem = lost or _undo(session, task)
         if problem:
             return _ended(session, problem)
     return _ended(session, _check(session))
@@ -66,6 +67,7 @@ def _call_undo(session: RunSession, spec: TaskSpec) -> str:
     for _ in range(UNDO_TRIES):
         context = Context(session, spec, obey_stop=False)
         try:
+            context.begin_change()
             spec.action.undo(context)
             return ""
         except ConnectionLost as error:

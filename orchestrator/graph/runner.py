@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from orchestrator.errors import ExitCode, OrchestrateError
+from orchestrator.errors import ExitCode, LockedError, OrchestrateError
 from orchestrator.graph import resume as resuming
 from orchestrator.graph.heartbeat import heartbeat
 from orchestrator.graph.model import GraphSpec
@@ -21,7 +21,7 @@ from orchestrator.store.process import who
 from orchestrator.store.records import RunRecord, RunState, TaskRecord
 from orchestrator.store.store import Store
 
-Guard = Callable[[str], AbstractContextManager[object]]
+Guard = Callable[[RunSession], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Runner:
     """Runs one graph on one host.
 
     `session_factory(host_name)` opens what tasks see as `ctx.host`; it is called once per host, on first use, and the
-    result's close() at the end, if it has one. `guard(run_id)` is entered while the host may be changed (its own lock).
+    result's close() at the end, if it has one. `guard(session)` is entered while hosts may be changed: it sets
+    `session.before_change`, which takes the lock on the host itself.
     `mask` removes secrets from everything that is written to the store.
     """
 
@@ -103,7 +104,7 @@ class Runner:
             with self._lease(run) as lease, stop_on_signals(session.stop):
                 previous = run.state
                 self._begin(session, run, resume)
-                guard = self._guard(run.id) if self._guard and self._changes_host else nullcontext()
+                guard = self._guard(session) if self._guard and self._changes_host else nullcontext()
                 with guard, heartbeat(session, lease):
                     ending = self._carry_out(session, previous, skipped, frozenset(force))
                 return self._finish(session, ending)
@@ -184,6 +185,9 @@ class Runner:
         reason = str(error) or type(error).__name__
         if session.stop.kind == "lock_lost":
             return _stopped(session)
+        if isinstance(error, LockedError):  # somebody else works there: nothing is touched, also not to undo
+            state = RunState.INTERRUPTED if to_undo(session) else RunState.FAILED
+            return _Ending(state, ExitCode.LOCKED, reason)
         if to_undo(session):
             return self._back(session, reason)
         code = error.exit_code if isinstance(error, OrchestrateError) else ExitCode.FAILED_UNCHANGED

@@ -64,6 +64,7 @@ class RunSession:
         self._factory = session_factory
         self._hosts: dict[str, Any] = {}
         self._host_lock = threading.Lock()
+        self.before_change: Callable[[str], None] = lambda name: None  # set by the run's guard; may raise LockedError
 
     @contextmanager
     def record(self) -> Iterator[Callable[..., None]]:
@@ -89,6 +90,11 @@ class RunSession:
             if name not in self._hosts:
                 self._hosts[name] = self._factory(name)
             return self._hosts[name]
+
+    def open_host(self, name: str) -> Any:
+        """The session to a host that is open now, else None."""
+        with self._host_lock:
+            return self._hosts.get(name)
 
     def drop_host(self, name: str, used: Any = None) -> None:
         """Closes a session, so that the next use opens a fresh one and whoever still uses it fails.

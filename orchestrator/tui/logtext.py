@@ -26,6 +26,8 @@ _TONES = {
     "rollback.unverified": Tone.BAD,
     "rollback.started": Tone.WARN,
     "lease.stolen": Tone.WARN,
+    "lock.stolen": Tone.WARN,
+    "lock.taken_over": Tone.WARN,
 }
 
 

@@ -185,7 +185,7 @@ def running_deploy(folder: Path, url: str = "") -> tuple[Store, Clock, Script]:
 
 HOSTS = """\
 hosts:
-  pro6000: {address: 10.0.0.20, user: ada, model: {target: /models/target, draft: /models/draft}}
+  pro6000: {address: 10.0.0.20, user: ada, connect_timeout_s: 1, model: {target: /models/target, draft: /models/draft}}
   local: {transport: embedded, service_driver: process, engine: sglang-cpu, model: tiny-hybrid}
 """
 

@@ -1,7 +1,9 @@
-"""The lock of a host against two operators: {"path", "verb", "owner", "run_id", "ttl_s", "reason"}.
+"""The lock of a host against two operators: {"path", "verb", "owner", "process", "run_id", "ttl_s", "reason", "from"}.
 
 Verbs: take, beat, release, status, steal. The lock is a JSON file changed under flock; it is free when its expiry (by
-a clock that no clock change moves) has passed or the host was restarted. Prints {"granted", "holder": {...} or null}.
+a clock that no clock change moves) has passed or the host was restarted; until another run takes it then, a beat of the
+last holder brings it back. `from` lets a steal happen only while that run holds it. A steal with `ttl_s` 0 leaves the
+lock free, with the record of the theft. Prints {"granted", "holder": {...} or null}; a refused beat says who took it.
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ def boot_id() -> str:
 
 
 def read(path: str) -> dict[str, Any] | None:
+    """The last holder, also one whose time is up."""
     try:
         with open(path, encoding="utf-8") as file:
-            holder = dict(json.load(file))
+            return dict(json.load(file))
     except (OSError, ValueError):
         return None
-    alive = holder.get("boot_id") == boot_id() and holder.get("until", 0) > ticking()
-    return holder if alive else None
+
+
+def alive(holder: dict[str, Any]) -> bool:
+    return bool(holder.get("boot_id") == boot_id() and holder.get("until", 0) > ticking())
 
 
 def write(path: str, holder: dict[str, Any]) -> None:
@@ -48,17 +53,21 @@ def main() -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".flock", "w", encoding="utf-8") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        holder = read(path)
-        mine = holder is not None and holder["run_id"] == run_id
+        last = read(path)
+        holder = last if last is not None and alive(last) else None
+        mine = last is not None and last.get("run_id") == run_id
         granted = False
         if verb in ("take", "steal", "beat"):
-            granted = mine or verb == "steal" or (holder is None and verb == "take")
+            other = wish.get("from") or (holder or {}).get("run_id")
+            stealing = verb == "steal" and (holder is None or holder["run_id"] == other)
+            granted = mine or stealing or (holder is None and verb == "take")
             if granted:
-                since = holder["since"] if mine and holder else time.time()
+                since = last["since"] if mine and last else time.time()
                 stolen = {"from": holder, "reason": wish["reason"]} if verb == "steal" and holder and not mine else None
                 ttl = float(wish["ttl_s"])
                 holder = {
                     "owner": wish["owner"],
+                    "process": wish.get("process", ""),
                     "run_id": run_id,
                     "since": since,
                     "boot_id": boot_id(),
@@ -67,6 +76,8 @@ def main() -> None:
                     "stolen": stolen,
                 }
                 write(path, holder)
+            elif verb == "beat":
+                holder = last
         elif verb == "release" and mine:
             os.remove(path)
             granted, holder = True, None
