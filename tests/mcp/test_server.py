@@ -8,6 +8,9 @@ import signal
 import subprocess
 import sys
 
+import anyio
+
+from orchestrator.graph.model import State
 from orchestrator.mcp.server import TOOLS
 from orchestrator.store.store import open_store
 from tests.mcp.conftest import SECRET, Place
@@ -105,11 +108,18 @@ async def test_a_failed_run_is_rolled_back_and_resumed_with_a_new_plan(place: Pl
         assert found["run"]["state"] == "completed"
 
 
+async def in_progress(place: Place, run_id: str, task: str) -> None:
+    with open_store(place.store_url, read_only=True) as store, anyio.fail_after(60):
+        while store.tasks.states(run_id)[task] is not State.IN_PROGRESS:
+            await anyio.sleep(0.05)
+
+
 async def test_a_run_survives_its_server_and_another_one_cancels_it(place: Place) -> None:
     hold = place.files / "step-two.hold"
     hold.touch()
     async with place.agent() as agent:
         run_id = (await agent.call("run", plan_id=await agent.planned()))["run_id"]
+        await in_progress(place, run_id, "step-two")  # from here on a plan stays true while it is held
         held = await agent.refused("run", 6, plan_id=await agent.planned())
         assert run_id in held
     async with place.agent() as other:

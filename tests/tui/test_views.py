@@ -147,13 +147,14 @@ async def test_without_colour_nothing_on_screen_has_one(demo: Stage) -> None:
             }
             assert svg_colours == set()
         await pilot.press("1")
-        marked = [
-            segment.text
-            for strip in app.screen._compositor.render_strips(app.size)
-            for segment in strip
-            if segment.style and segment.style.reverse
-        ]
-        assert any("bench-budgets" in text for text in marked)
+        await until(
+            pilot,
+            lambda: any(
+                "bench-budgets" in segment.text and segment.style and segment.style.reverse
+                for strip in app.screen._compositor.render_strips(app.size)
+                for segment in strip
+            ),
+        )
 
 
 async def test_layout_is_remembered(demo: Stage) -> None:
