@@ -206,8 +206,8 @@ LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
 # Side by side: the engine's keep one processor busy, those on embedded hosts most of another, and the rest mostly waits.
 LANES = (
     ("engine", "kernels", "models", f"engine-{NEWEST_SGLANG}"),
-    ("e2e", "screen", "router", "rolling"),
     ("orchestrator", "wheels"),
+    ("e2e", "screen", "router", "rolling"),
 )
 
 
