@@ -44,6 +44,17 @@ class TaskFailed(OrchestrateError):
     """A task raised something that is not one of our errors; the sentence names the task and the error."""
 
 
+def as_our_error(key: str, error: BaseException) -> BaseException:
+    """The error that a run ends with: a task's own exception gets a sentence that names the task."""
+    if isinstance(error, OrchestrateError):
+        return error
+    if isinstance(error, TimedOut):
+        return TaskFailed(str(error))
+    wrapped = TaskFailed(f"task {key} failed with {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 class Attempt:
     """Runs a task once. `forced` leaves earlier results aside."""
 
@@ -231,7 +242,7 @@ class Attempt:
             return self._leave(State.PENDING, End.INTERRUPTED, error)
         if isinstance(error, TimedOut) and self.record.step == APPLYING:
             return self._leave(State.UNKNOWN, End.UNKNOWN, TaskFailed(str(error)))
-        return self._leave(State.FAILED, End.FAILED, self._as_our_error(error))
+        return self._leave(State.FAILED, End.FAILED, as_our_error(self.spec.key, error))
 
     def _forget_unwritten(self) -> None:
         """After a transaction that failed, the record is ahead of the store."""
@@ -245,15 +256,6 @@ class Attempt:
             self._change(state, reason=reason, claimed_by=None, finished_at=self._now(), duration_s=self._duration())
             event(f"task.{state}", self.spec.key, reason=reason, step=self.record.step, traceback=_trace(error))
         return AttemptResult(self.spec.key, end, error)
-
-    def _as_our_error(self, error: BaseException) -> BaseException:
-        if isinstance(error, OrchestrateError):
-            return error
-        if isinstance(error, TimedOut):
-            return TaskFailed(str(error))
-        wrapped = TaskFailed(f"task {self.spec.key} failed with {type(error).__name__}: {error}")
-        wrapped.__cause__ = error
-        return wrapped
 
     def _why_not_reused(self) -> str:
         if self._forced:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.errors import OrchestrateError, PlanStaleError
-from orchestrator.graph.attempt import TaskFailed
+from orchestrator.errors import PlanStaleError
+from orchestrator.graph.attempt import as_our_error
 from orchestrator.graph.context import Context
 from orchestrator.graph.model import Action, State
 from orchestrator.graph.scheduler import NOT_SELECTED
@@ -92,8 +92,7 @@ def _drift(session: RunSession, task: TaskRecord, tasks: Mapping[str, TaskRecord
         return ""
     try:
         probe = spec.action.probe(Context(session, spec))
-    except OrchestrateError:
-        raise
-    except Exception as error:  # the task's own code is wrong: the run ends as it does when an attempt meets that
-        raise TaskFailed(f"task {task.key} could not be looked at again: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        ours = as_our_error(task.key, error)
+        raise ours from ours.__cause__
     return "" if probe.satisfied else probe.reason
