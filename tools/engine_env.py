@@ -50,6 +50,7 @@ def make() -> Path:
             "install",
             "-q",
             "--disable-pip-version-check",
+            "--no-warn-conflicts",
             "--target",
             str(TOOLS),
         ]
