@@ -65,6 +65,8 @@ def _run_index(job: tuple[str, bool, int]) -> Result:
 
 
 _listed: dict[str, list[Case]] = {}
+# Neighbours mostly need the same compilations, so a worker takes several at once.
+TOGETHER = 11
 
 
 def results(device: str, workers: int = 1) -> Iterator[Result]:
@@ -75,7 +77,7 @@ def results(device: str, workers: int = 1) -> Iterator[Result]:
         yield from map(_run_index, jobs)
         return
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_run_index, jobs)
+        yield from pool.map(_run_index, jobs, chunksize=TOGETHER)
 
 
 def run(device: str, json_file: str | None = None, workers: int = 1) -> int:
@@ -83,6 +85,8 @@ def run(device: str, json_file: str | None = None, workers: int = 1) -> int:
     found: list[Result] = []
     for result in results(device, workers):
         found.append(result)
+        if json_file and len(found) % TOGETHER == 0:  # an interrupted run leaves what it found
+            _keep(json_file, found)
         if not result.ok:
             print(
                 f"FAIL {result.op} {result.name}: error {result.error:.3g} (at most {result.limit:.0e}) {result.detail}",
@@ -98,7 +102,11 @@ def run(device: str, json_file: str | None = None, workers: int = 1) -> int:
     failed = sum(not result.ok for result in found)
     print(f"{len(found) - failed} passed, {failed} failed")
     if json_file:
-        from .bench.report import write_result
-
-        write_result(Path(json_file), "selftest", [asdict(result) for result in found])
+        _keep(json_file, found)
     return 1 if failed else 0
+
+
+def _keep(json_file: str, found: list[Result]) -> None:
+    from .bench.report import write_result
+
+    write_result(Path(json_file), "selftest", [asdict(result) for result in found])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -25,6 +26,7 @@ def version_of(distribution: str) -> str:
         return ""
 
 
+@functools.lru_cache(maxsize=1)
 def driver() -> str:
     """The NVIDIA driver's version, or an empty string."""
     try:

@@ -43,6 +43,8 @@ class Step:
     span: float
     stages: collections.Counter[str] = field(default_factory=collections.Counter)
     kernels: int = 0
+    by_name: collections.Counter[str] = field(default_factory=collections.Counter)
+    calls: collections.Counter[str] = field(default_factory=collections.Counter)
 
 
 def _named(name: str, table: Iterable[tuple[str, str]]) -> str:
@@ -82,6 +84,8 @@ def cut(events: Iterable[dict[str, Any]]) -> list[Step]:
             start, stop = float(kernel["ts"]), float(kernel["ts"]) + float(kernel["dur"])
             own = max(0.0, stop - max(start, reached))  # kernels of other streams may run at the same time
             step.stages[stage] += own
+            step.by_name[str(kernel["name"])] += own
+            step.calls[str(kernel["name"])] += 1
             busy += own
             reached = max(reached, stop)
         step.stages["gaps"] = step.span - busy
@@ -124,14 +128,29 @@ def summary(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         "us_per_step": sum(step.span for step in steps) / len(steps),
         "kernels_per_step": sum(step.kernels for step in steps) / len(steps),
         "us": {stage: total / len(steps) for stage, total in totals.most_common()},
+        "longest_kernels": _longest(steps),
         "waits_per_step": waits(listed),
     }
 
 
+def _longest(steps: list[Step], most: int = 16) -> list[dict[str, Any]]:
+    """The kernels that take most of a step: name, microseconds and calls per step."""
+    us: collections.Counter[str] = collections.Counter()
+    calls: collections.Counter[str] = collections.Counter()
+    for step in steps:
+        us.update(step.by_name)
+        calls.update(step.calls)
+    return [
+        {"kernel": name[:90], "us": total / len(steps), "calls": calls[name] / len(steps)}
+        for name, total in us.most_common(most)
+    ]
+
+
 def profile(server: Server, ids: Any, tokens: int = 20, timeout: float = 40) -> dict[str, Any]:
     """Generate under SGLang's profiler and sum the trace up."""
+    server.generate(ids, 4)  # what is compiled or allocated at first use is not part of a step
     with tempfile.TemporaryDirectory() as folder:
-        _call(server, "/start_profile", {"output_dir": folder, "activities": ["CPU", "GPU"]})
+        _call(server, "/start_profile", {"output_dir": folder, "activities": ["CPU", "GPU"], "with_stack": False})
         server.generate(ids, tokens)
         _call(server, "/stop_profile", {})
         path = _finished_trace(Path(folder), timeout)

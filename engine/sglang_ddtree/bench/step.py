@@ -33,8 +33,10 @@ TEXT_ONLY = "sglang_ddtree.bench.text_only"
 LAYERS, HIDDEN, MLP, VOCAB, BLOCK = 64, 5120, 17408, 248320, 16
 POINTS = ((256, 1), (256, 8), (4096, 1), (4096, 8))
 MOST_ROWS = 512  # of a batch; wider ones are all matrix products
-SHORT, LONG, REPEATS = 8, 40, 3
-GOALS = (32, 64)  # rows that are measured at long contexts and profiled too
+SHORT, LONG = 8, 40
+REPEATS = {256: 3, 4096: 2}  # long prompts take seconds to read
+GOALS = (32, 64)  # rows that are measured at long contexts too
+PROFILED = (16, 32, 64, 256)
 
 
 def target_config() -> dict[str, Any]:
@@ -134,8 +136,8 @@ def prompts(context: int, bs: int) -> list[list[int]]:
 def step_times(server: Server, context: int, bs: int) -> list[float]:
     """ms per step: the difference of a long and a short run, divided by the difference of their steps."""
     ids, times = prompts(context, bs), []
-    server.generate(ids, SHORT)
-    for _ in range(REPEATS):
+    server.generate(prompts(POINTS[0][0], bs), SHORT)  # warm
+    for _ in range(REPEATS[context]):
         seconds, steps = [], []
         for tokens in (SHORT, LONG):
             begin = time.perf_counter()
@@ -146,10 +148,12 @@ def step_times(server: Server, context: int, bs: int) -> list[float]:
     return times
 
 
-def rows_of_arm(server: Server, arm: Arm, until: float, profiled: list[int]) -> Iterator[dict[str, Any]]:
+def rows_of_arm(
+    server: Server, arm: Arm, until: float, profiled: list[int], contexts: list[int]
+) -> Iterator[dict[str, Any]]:
     """Every point at every width, then profiles of the shortest context, then the memory."""
     for context, bs in POINTS:
-        for width in arm.widths:
+        for width in arm.widths if context in contexts else ():
             what = {"arm": arm.name, "width": width, "rows": rows_of(width), "context": context, "bs": bs}
             named = rows_of(width) in GOALS or not width
             if bs * rows_of(width) > MOST_ROWS or (context != POINTS[0][0] and not named):
@@ -163,7 +167,7 @@ def rows_of_arm(server: Server, arm: Arm, until: float, profiled: list[int]) -> 
             yield {**what, "ms_per_step": statistics.median(times), "all": times}
     for bs in profiled:
         for width in arm.widths:
-            if (rows_of(width) in GOALS or not width) and time.monotonic() < until:
+            if rows_of(width) in PROFILED and bs * rows_of(width) <= MOST_ROWS and time.monotonic() < until:
                 if arm.token:
                     switch(server, arm, width)
                 stages = profile(server, prompts(POINTS[0][0], bs))
@@ -194,8 +198,10 @@ def main() -> int:
     parser.add_argument("--backend", default="fa3")
     parser.add_argument("--port", type=int, default=33000)
     parser.add_argument("--after", type=Path, help="measure only once this file exists (another job has left the GPU)")
+    parser.add_argument("--contexts", default=",".join(map(str, REPEATS)), help="prompt lengths to measure at")
     parser.add_argument("--profile", default="", help="batch sizes at which the stages of a step are measured too")
     parser.add_argument("--seconds", type=float, default=600, help="time an arm may take once it is up")
+    parser.add_argument("--start", type=float, default=400, help="seconds a server may take to answer")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     for name, config in (("target", target_config()), ("draft", draft_config())):
@@ -215,20 +221,21 @@ def group_rows(arms: list[Arm], options: argparse.Namespace) -> Iterator[dict[st
     """Starts the servers of arms that are up at the same time, measures them in turn, and ends them."""
     logs, servers = Path(os.environ.get("OUT", ".")), []
     profiled = [int(bs) for bs in options.profile.split(",") if bs]
+    contexts = [int(context) for context in options.contexts.split(",")]
     try:
         for arm in arms:
             options.port += 20
             log = logs / f"step-{arm.name}.log"
             arguments = arm.arguments(options.folder, options.backend)
             servers.append(Server(arm.name, arguments, options.port, log, env=arm.environment(), module=TEXT_ONLY))
-        up = [server.wait(150) for server in servers]
+        up = [server.wait(options.start) for server in servers]
         while options.after and not options.after.exists():
             time.sleep(0.2)
         for arm, server, answers in zip(arms, servers, up, strict=True):
             if not answers:
                 yield {"arm": arm.name, "error": server.tail(15)}
                 continue
-            yield from rows_of_arm(server, arm, time.monotonic() + options.seconds, profiled)
+            yield from rows_of_arm(server, arm, time.monotonic() + options.seconds, profiled, contexts)
     finally:
         for server in servers:
             server.stop()
