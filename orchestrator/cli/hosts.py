@@ -62,12 +62,14 @@ def check(cli: Cli, name: str | None) -> int:
 @command_options
 def start(cli: Cli, name: str | None) -> int:
     from orchestrator.hosts.first_use import is_embedded_cpu, provision_services
+    from orchestrator.hosts.guard import held_for
 
     config = cli.host(name)
     with workplace(cli) as place, contextlib.closing(place.session(config.name)) as session:
         if not is_embedded_cpu(session):
             raise OrchestrateError(f"{config.name!r} is not an embedded host; start its service with its own tools.")
-        changed = provision_services(session, place.progress, restart=False)
+        with held_for(place.store, session, "start"):
+            changed = provision_services(session, place.progress, restart=False)
         pid = session.services.status(session.unit).main_pid
     port = config.router.port if config.router.enabled else config.service.port
     url = f"http://127.0.0.1:{port}/v1"
@@ -103,7 +105,8 @@ def clean(cli: Cli, name: str, yes: bool) -> int:
 
     config = cli.host(name)
     cli.confirm(f"Remove every trace of orchestrate from {config.name}? Releases there are deleted.", yes=yes)
-    removed = clean_host(config, cli.home)
+    with workplace(cli) as place:
+        removed = clean_host(config, cli.home, place.store)
     for item in removed or ["nothing was there"]:
         cli.out.line(f"removed {item}" if removed else item)
     cli.out.document(ExitCode.DONE, {"hosts": [{"name": config.name, "removed": removed}]})

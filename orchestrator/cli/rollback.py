@@ -71,9 +71,15 @@ def releases(cli: Cli, host: str | None) -> int:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @command_options
 def prune(cli: Cli, host: str | None, keep: int, yes: bool) -> int:
+    from orchestrator.hosts.guard import held_for
+
     config = cli.host(host)
     cli.confirm(f"Delete old releases on {config.name}, keeping {keep}?", yes=yes)
-    with workplace(cli) as place, contextlib.closing(place.session(config.name)) as session:
+    with (
+        workplace(cli) as place,
+        contextlib.closing(place.session(config.name)) as session,
+        held_for(place.store, session, "prune"),
+    ):
         gone = session.releases.prune(keep)
     cli.out.line(f"removed {', '.join(gone) or 'nothing'}")
     cli.out.document(ExitCode.DONE, {"removed": gone})

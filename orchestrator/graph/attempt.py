@@ -122,7 +122,7 @@ class Attempt:
         if probe.satisfied and self._candidate and self._candidate.usable:
             self._reuse(self._candidate, probe)
             return
-        if self.spec.changes_host:
+        if self.spec.needs_lock:
             self.context.begin_change()
         if not probe.satisfied:
             self._apply()

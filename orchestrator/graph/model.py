@@ -169,7 +169,11 @@ class Action:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A node of a graph. `changes_host` marks the tasks after which a failure rolls back."""
+    """A node of a graph. `changes_host` marks the tasks after which a failure rolls back.
+
+    `occupies_host` marks those that leave nothing behind, yet must not meet another run: engines that are started there,
+    measurements. Both kinds hold the host's lock.
+    """
 
     key: str
     content: str
@@ -178,10 +182,15 @@ class TaskSpec:
     depends_on: tuple[str, ...] = ()
     priority: Priority = Priority.HIGH
     changes_host: bool = False
+    occupies_host: bool = False
     retry: Retry = Retry()
     timeout_s: float = 3600.0
     condition: Callable[[TaskContext], str | None] | None = None  # returns why to skip the task, None to run it
     host: str = ""  # another host of the inventory than the run's
+
+    @property
+    def needs_lock(self) -> bool:
+        return self.changes_host or self.occupies_host
 
 
 @dataclass(frozen=True)

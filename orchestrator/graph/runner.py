@@ -46,7 +46,7 @@ class Runner:
     """Runs one graph on one host.
 
     `session_factory(host_name)` opens what tasks see as `ctx.host`; it is called once per host, on first use, and the
-    result's close() at the end, if it has one. `guard(session)` is entered while hosts may be changed: it sets
+    result's close() at the end, if it has one. `guard(session)` is entered while hosts may be changed or occupied: it sets
     `session.before_change`, which takes the lock on the host itself.
     `mask` removes secrets from everything that is written to the store.
     """
@@ -75,7 +75,7 @@ class Runner:
         self._limits = limits or Limits()
         self._lease_ttl_s = lease_ttl_s
         self._lock_wait_s = lock_wait_s
-        self._changes_host = any(spec.changes_host for spec in graph.tasks)
+        self._needs_lock = any(spec.needs_lock for spec in graph.tasks)
 
     def run(
         self,
@@ -104,7 +104,7 @@ class Runner:
             with self._lease(run) as lease, stop_on_signals(session.stop):
                 previous = run.state
                 self._begin(session, run, resume)
-                guard = self._guard(session) if self._guard and self._changes_host else nullcontext()
+                guard = self._guard(session) if self._guard and self._needs_lock else nullcontext()
                 with guard, heartbeat(session, lease):
                     ending = self._carry_out(session, previous, skipped, frozenset(force))
                 return self._finish(session, ending)
@@ -142,8 +142,8 @@ class Runner:
 
     @contextmanager
     def _lease(self, run: RunRecord) -> Iterator[Lease]:
-        """The lease of the host for graphs that may change it. Looking around locks only the run itself."""
-        name = run.host if self._changes_host else f"{RUN_LEASE}{run.id}"
+        """The lease of the host for graphs that may change or occupy it. Looking around locks only the run itself."""
+        name = run.host if self._needs_lock else f"{RUN_LEASE}{run.id}"
         lease = self.store.leases.acquire(name, who(), run.id, self._lease_ttl_s, self._lock_wait_s)
         try:
             yield lease

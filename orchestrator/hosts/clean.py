@@ -5,20 +5,34 @@ from __future__ import annotations
 import posixpath
 from pathlib import Path
 
+from orchestrator.hosts.guard import held_for, leased_for
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.systemd_trigger import SystemdTrigger
+from orchestrator.store.store import Store
 from orchestrator.transport.embedded import embedded_folder, remove_embedded
 
-OWN = ("releases", "deadman", "env", "current", "known-good.json", "lock.json", "lock.json.flock")
+OWN = ("releases", "deadman", "env", "work", "tools", "current", "known-good.json")
+REMOVE = 'cd "$1" && shift && rm -rf -- "$@"'
 
 
-def clean_host(config: HostConfig, state_dir: Path) -> list[str]:
-    """Returns what was removed, in words; [] when nothing of ours was there."""
+def clean_host(config: HostConfig, state_dir: Path, store: Store) -> list[str]:
+    """Returns what was removed, in words; [] when nothing of ours was there. LockedError while a run works there."""
     if config.transport == "embedded":
-        return remove_embedded(state_dir, config.name) if embedded_folder(state_dir, config.name).exists() else []
+        if not embedded_folder(state_dir, config.name).exists():
+            return []
+        with leased_for(store, config.name):
+            return remove_embedded(state_dir, config.name)
     with open_session(config, state_dir) as session:
-        return _clean(session)
+        releases = session.releases
+        if not releases.sh('test ! -d "$1" || echo yes', session.root):  # where there is no root, nobody holds a lock
+            return _clean(session)
+        with held_for(store, session, "clean"):
+            done = _clean(session)
+        lock = posixpath.basename(releases.layout.lock)
+        releases.sh(REMOVE, session.root, lock, f"{lock}.flock")
+        releases.sh('rmdir "$1" 2>/dev/null || true', session.root)
+        return done
 
 
 def _clean(session: HostSession) -> list[str]:
@@ -33,8 +47,7 @@ def _clean(session: HostSession) -> list[str]:
     )
     present = store.sh(script, session.root, *own).split()
     if present:
-        store.sh('cd "$1" && shift && rm -rf -- "$@"', session.root, *present, timeout_s=600)
-        store.sh('rmdir "$1" 2>/dev/null || true', session.root)
+        store.sh(REMOVE, session.root, *present, timeout_s=600)
         done += [f"{session.root}/{name}" for name in present]
     return done
 

@@ -1,15 +1,18 @@
-"""The locks that a run holds on its hosts: taken before the first change there, kept alive, given back at the end."""
+"""The locks on hosts: for a run from its first change on, or for one command; kept alive, and looked at again after a cut."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Iterator
 
 from orchestrator.errors import LockedError, OrchestrateError, UsageError
 from orchestrator.graph.session import RunSession
 from orchestrator.hosts import lock
-from orchestrator.store.process import ProcessName, current_process
+from orchestrator.hosts.session import HostSession
+from orchestrator.release.store import ReleaseStore
+from orchestrator.store.process import ProcessName, current_process, who
 from orchestrator.store.store import Store
 
 
@@ -28,27 +31,69 @@ def host_guard(session: RunSession, *, ttl_s: float = lock.TTL_S, beat_s: float 
         locks.release()
 
 
+@contextlib.contextmanager
+def held_for(store: Store, session: HostSession, command: str) -> Iterator[None]:
+    """Both locks of a host, in the store and on the host, for a command that is no run; LockedError names the holder."""
+    name = f"{command}-{uuid.uuid4().hex[:8]}"
+    with leased_for(store, session.name):
+        claim(store, session.releases, session.name, name, lock.TTL_S)
+        with lock.held(session.releases, name):
+            yield
+
+
+@contextlib.contextmanager
+def leased_for(store: Store, host: str) -> Iterator[None]:
+    """The store's lock of a host for a command that is no run."""
+    lease = store.leases.acquire(host, who(), None)
+    try:
+        yield
+    finally:
+        store.leases.release(lease)
+
+
+def claim(store: Store, releases: ReleaseStore, host: str, run_id: str, ttl_s: float) -> tuple[lock.Holder, str] | None:
+    """Take the lock on a host. A holder that certainly works no more is returned with the reason; LockedError otherwise."""
+    holder = lock.take(releases, run_id, ttl_s=ttl_s)
+    if holder is None:
+        return None
+    gone = why_gone(store, holder)
+    if not gone:
+        raise LockedError(lock.refusal(host, holder))
+    lock.steal(releases, run_id, gone, ttl_s=ttl_s, only_from=holder.run_id)
+    return holder, gone
+
+
 class _Locks:
     def __init__(self, session: RunSession, ttl_s: float) -> None:
         self._session = session
         self._ttl_s = ttl_s
-        self._held: list[str] = []
+        self._held: dict[str, HostSession] = {}  # by host, the session over which the lock was last seen to be ours
         self._turn = threading.Lock()
 
     def take(self, name: str) -> None:
-        """The first call for a host takes its lock, or raises LockedError naming who has it."""
+        """The first call for a host takes its lock, or raises LockedError naming who has it.
+
+        A later one over another session, or over a connection that was away, makes sure that nobody had it meanwhile:
+        what this run knows of the host would be out of date.
+        """
         with self._turn:
-            if name in self._held:
+            host: HostSession = self._session.host(name)
+            if self._held.get(name) is host:
                 return
-            releases = self._session.host(name).releases
-            holder = lock.take(releases, self._session.run_id, ttl_s=self._ttl_s)
-            if holder is not None:
-                gone = why_gone(self._session.store, holder)
-                if not gone:
-                    raise LockedError(lock.refusal(name, holder))
-                lock.steal(releases, self._session.run_id, gone, ttl_s=self._ttl_s, only_from=holder.run_id)
-                self._record(name, holder, gone)
-            self._held.append(name)
+            if name in self._held:
+                self._still_ours(host)
+            else:
+                taken_over = claim(self._session.store, host.releases, name, self._session.run_id, self._ttl_s)
+                if taken_over:
+                    self._record(name, *taken_over)
+            self._held[name] = host
+            host.transport.when_back(lambda: self._still_ours(host))
+
+    def _still_ours(self, host: HostSession) -> None:
+        lost = lock.renew(host.releases, self._session.run_id, ttl_s=self._ttl_s)
+        if lost:
+            self._session.stop.request("lock_lost", lost)
+            raise LockedError(lost)
 
     def keep(self, done: threading.Event, beat_s: float) -> None:
         """Shows signs of life over the connection that is open; one that is away now may be back at the next beat."""
@@ -56,9 +101,8 @@ class _Locks:
             for name in tuple(self._held):
                 host = self._session.open_host(name)
                 with contextlib.suppress(OrchestrateError):
-                    lost = lock.renew(host.releases, self._session.run_id, ttl_s=self._ttl_s) if host else ""
-                    if lost:
-                        self._session.stop.request("lock_lost", lost)
+                    if host:
+                        self._still_ours(host)
 
     def release(self) -> None:
         """Without a connection the lock expires by itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import paramiko
@@ -120,6 +120,9 @@ class ContainerTransport:
 
     def fresh(self) -> ContainerTransport:
         return ContainerTransport(self._outer.fresh(), self._id)
+
+    def when_back(self, check: Callable[[], None]) -> None:
+        self._outer.when_back(check)
 
     def close(self) -> None:
         self._outer.close()

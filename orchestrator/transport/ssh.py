@@ -46,6 +46,7 @@ class SshTransport:
         self._lock = threading.RLock()
         self._connection: fabric.Connection | None = None
         self._pulse: Pulse | None = None
+        self._check_back: Callable[[], None] = lambda: None
 
     @property
     def host(self) -> str:
@@ -62,6 +63,11 @@ class SshTransport:
             link: paramiko.Transport = self._connection.transport
             self._pulse = Pulse(link, self.settings.keepalive_s, self.settings.idle_timeout_s)
             self._pulse.start()
+            try:
+                self._check_back()
+            except BaseException:
+                self._drop()
+                raise
             return link
 
     def run(
@@ -162,6 +168,9 @@ class SshTransport:
         other = SshTransport(self.settings, self._mask)
         other.connect()
         return other
+
+    def when_back(self, check: Callable[[], None]) -> None:
+        self._check_back = check
 
     def close(self) -> None:
         with self._lock:

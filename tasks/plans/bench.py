@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.bench.prompts import load_prompts
@@ -24,7 +25,7 @@ def build(request: GraphRequest) -> GraphSpec:
         return _oracle(request)
     record, *rest = prepare()
     tasks = (
-        TaskSpec(record.key, record.content, record.phase, record.action),
+        replace(record, depends_on=()),
         *rest,
         TaskSpec(
             "benchmark",
@@ -32,6 +33,7 @@ def build(request: GraphRequest) -> GraphSpec:
             "measure",
             BenchBudgets(),
             ("compare", "record-linear"),
+            occupies_host=True,
             timeout_s=14400,
         ),
         TaskSpec("decide", "Say what the measurement means", "measure", Decide(), ("benchmark",)),
@@ -57,7 +59,7 @@ def _oracle(request: GraphRequest) -> GraphSpec:
         ),
         TaskSpec(
             "oracle", "Measure acceptance offline and say whether a tree is worth it", "measure", action,
-            ("inspect-model",), timeout_s=LIMIT_S,
+            ("inspect-model",), occupies_host=True, timeout_s=LIMIT_S,
         ),
     )  # fmt: skip
     return GraphSpec("bench", tasks, "What chain and trees would accept, without any tree engine.")

@@ -63,15 +63,17 @@ def prepare() -> tuple[TaskSpec, ...]:
     return (
         TaskSpec(
             "record-linear", "Record the linear service as known-good (smoke, acceptance, speed)", "baseline",
-            RecordLinear(), ("recommend",),
+            RecordLinear(), ("recommend",), occupies_host=True,
         ),
         TaskSpec(
             "build-release", "Build the patched release", "build", BuildRelease(), ("record-linear",), changes_host=True
         ),
-        TaskSpec("selftest", "Self-test the patched engine", "build", SelfTest(), ("build-release",)),
+        TaskSpec(
+            "selftest", "Self-test the patched engine", "build", SelfTest(), ("build-release",), occupies_host=True
+        ),
         TaskSpec(
             "compare", "Compare output and acceptance with the linear service", "proof",
-            CompareWithLinear(), ("selftest", "record-linear"),
+            CompareWithLinear(), ("selftest", "record-linear"), occupies_host=True,
         ),
     )  # fmt: skip
 
@@ -94,6 +96,7 @@ def measure() -> tuple[TaskSpec, ...]:
             "measure",
             BenchBudgets(),
             ("smoke", "record-linear"),
+            occupies_host=True,
             timeout_s=14400,
         ),
         TaskSpec("decide", "Decide: adopt, keep linear, or inconclusive", "measure", Decide(), ("benchmark",)),

@@ -20,7 +20,7 @@ def build(request: GraphRequest) -> GraphSpec:
         *look(),
         TaskSpec(
             RECORD, "Record the service as found as known-good (smoke, greedy output, speed)", "baseline",
-            RecordFound(), ("recommend",),
+            RecordFound(), ("recommend",), occupies_host=True,
         ),
         TaskSpec(PROVE, "Prove linear DFLASH on a side port", "proof", ProveDflash(), (RECORD,), changes_host=True),
         TaskSpec(

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import OrchestrateError
+from orchestrator.errors import LockedError, OrchestrateError
+from orchestrator.hosts import lock
 from orchestrator.hosts.clean import clean_host
 from orchestrator.hosts.session import open_session
 from orchestrator.hosts.trust import pin_key, shown_keys
 from orchestrator.release.drift import drift_of
 from orchestrator.release.found import find_service
+from orchestrator.store.store import open_store
 from orchestrator.transport.base import (
     ConnectionLost,
     HostKeyMismatch,
@@ -189,8 +191,13 @@ def test_clean_leaves_the_service_as_it_was_and_nothing_of_ours(
 ) -> None:
     with connect(machine) as session:
         scene.found(session)
-    removed = clean_host(machine.config(), tmp_path)
-    assert "/opt/ddtree/releases" in removed
-    assert machine.inside("ls -d /opt/ddtree 2>/dev/null || true") == ""
-    assert scene.whoami(machine) is not None
-    assert clean_host(machine.config(), tmp_path) == []
+        lock.take(session.releases, "r-of-another-machine")
+        with open_store(f"sqlite:///{tmp_path}/state.db") as store:
+            with pytest.raises(LockedError, match="r-of-another-machine"):
+                clean_host(machine.config(), tmp_path, store)
+            lock.release(session.releases, "r-of-another-machine")
+            removed = clean_host(machine.config(), tmp_path, store)
+            assert "/opt/ddtree/releases" in removed
+            assert machine.inside("ls -d /opt/ddtree 2>/dev/null || true") == ""
+            assert scene.whoami(machine) is not None
+            assert clean_host(machine.config(), tmp_path, store) == []

@@ -60,8 +60,11 @@ class Operator:
         self.store = open_store(f"sqlite:///{home / name}.db")
         self.place = operations.Workplace(home, inventory, self.store)
 
-    def run(self, during: Callable[[TaskContext], object] = lambda ctx: None, **options: Any) -> RunResult:
-        return operations.run_graph(self.place, graph(during), self.place.inventory.hosts["local"], {}, **options)
+    def run(
+        self, during: Callable[[TaskContext], object] = lambda ctx: None, *, occupies: bool = False, **options: Any
+    ) -> RunResult:
+        spec = graph(during, occupies)
+        return operations.run_graph(self.place, spec, self.place.inventory.hosts["local"], {}, **options)
 
     def run_beating(self, during: Callable[[TaskContext], object], beat_s: float) -> RunResult:
         def guard(session: Any) -> Any:
@@ -73,8 +76,9 @@ class Operator:
         return [event.kind for event in self.store.events.latest(200)]
 
 
-def graph(during: Callable[[TaskContext], object]) -> GraphSpec:
-    return GraphSpec("write", (TaskSpec("write", "Write", "patch", Write(during), changes_host=True),))
+def graph(during: Callable[[TaskContext], object], occupies: bool = False) -> GraphSpec:
+    task = TaskSpec("write", "Write", "patch", Write(during), changes_host=not occupies, occupies_host=occupies)
+    return GraphSpec("write", (task,))
 
 
 def until_stopped(ctx: TaskContext) -> None:
@@ -130,6 +134,46 @@ def test_two_stores_cannot_change_one_host_at_once(ada: Operator, bo: Operator, 
     assert lock.lock_status(host.releases) is None  # given back
     again = bo.run(resume=second.run_id)
     assert again.exit_code == ExitCode.DONE, again.reason
+
+
+def test_a_task_that_only_occupies_the_host_holds_it_too(ada: Operator, bo: Operator) -> None:
+    refused: list[RunResult] = []
+    assert ada.run(lambda ctx: refused.append(bo.run()), occupies=True).exit_code == ExitCode.DONE
+    assert ada.run(lambda ctx: refused.append(bo.run(occupies=True))).exit_code == ExitCode.DONE
+    assert [one.exit_code for one in refused] == [ExitCode.LOCKED] * 2
+
+
+def test_whoever_comes_back_after_another_run_had_the_host_changes_nothing_more(ada: Operator, bo: Operator) -> None:
+    """A laptop that slept: the lock expired, another run came and went, and only then does the connection return."""
+
+    def sleep(ctx: TaskContext) -> None:
+        path = Path(ctx.host.releases.layout.lock)
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"until": 0, "process": ""}))
+        assert bo.run().exit_code == ExitCode.DONE
+        ctx.host.transport.connect().close()
+
+    slept = ada.run(sleep)
+    assert (slept.exit_code, slept.state) == (ExitCode.LOCKED, RunState.INTERRUPTED)
+    assert "was taken by another run" in slept.reason
+    assert "rollback.started" not in ada.kinds()
+
+
+def test_a_connection_that_broke_alone_is_no_reason_to_stop(ada: Operator) -> None:
+    result = ada.run(lambda ctx: ctx.host.transport.connect().close())
+    assert result.exit_code == ExitCode.DONE, result.reason
+
+
+def test_commands_that_delete_wait_for_no_run(home: Path, ada: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+    found: list[dict[str, Any]] = []
+
+    def call(*words: str) -> None:
+        state = f"sqlite:///{home}/bo.db"
+        main.run([*words, "--yes", "--json", "--hosts", str(home / "hosts.yaml"), "--state", state])
+        found.append(json.loads(capsys.readouterr().out))
+
+    assert ada.run(lambda ctx: call("releases", "prune")).exit_code == ExitCode.DONE
+    call("releases", "prune")
+    assert [one["exit_code"] for one in found] == [ExitCode.LOCKED, ExitCode.DONE]
 
 
 def test_a_failed_run_gives_the_lock_back(ada: Operator, host: HostSession) -> None:
