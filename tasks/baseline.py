@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
+from tasks.baseline_files import require_whole
 from tasks.hostfacts import keep_releases
 from tasks.knobs import knobs_of
 from tasks.linear import linear_engine, linear_release, live_is_linear
@@ -22,6 +23,9 @@ class RecordLinear(Action):
         return {"release": linear_release(ctx).id, "max_tokens": knobs_of(ctx).max_tokens, "prompts": prompts}
 
     def probe(self, ctx: TaskContext) -> Probe:
+        require_whole(
+            ctx.host.state_dir
+        )  # a sweep begins here, and would find a damaged one only after its release is built
         release = linear_release(ctx).id
         good = {known.release for known in ctx.host.releases.known_good()}
         if ctx.earlier is not None and release in good:

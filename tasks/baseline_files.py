@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.bench.prompts import Prompt
 from orchestrator.errors import UsageError
 from orchestrator.release import wheels
+from tasks import host_tools
 
 FORMAT = "ddtree-baseline"
 FOLDER = "baselines"  # beside hosts.yaml
@@ -53,7 +54,18 @@ class KnownBaseline:
 def files(home: Path) -> list[Path]:
     """The user's own baselines first, then those of the shipped pairs."""
     shipped = wheels.engine_folder() / "baselines" / "data"
-    return [*sorted((home / FOLDER).glob("*.json")), *sorted(shipped.glob("*.json"))]
+    return [*own_files(home), *sorted(shipped.glob("*.json"))]
+
+
+def own_files(home: Path) -> list[Path]:
+    return sorted((home / FOLDER).glob("*.json"))
+
+
+def require_whole(home: Path) -> None:
+    """UsageError for the first of the user's own baselines that the parity check could not use, read as it will read it."""
+    for path in own_files(home):
+        read(path)
+        host_tools.run_here(["show", str(path)])
 
 
 def fingerprint(home: Path) -> str:

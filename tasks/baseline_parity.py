@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import posixpath
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,6 @@ from typing import Any
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.graph.model import Json, TaskContext
 from orchestrator.hosts.session import HostSession
-from orchestrator.release import wheels
 from tasks import baseline_files, host_tools
 from tasks.baseline_files import KnownBaseline
 from tasks.inspect_model import InspectModel
@@ -69,16 +65,12 @@ class Judge:
         """Run the parity check of engine/baselines on this machine; it needs no model library."""
         with tempfile.TemporaryDirectory(prefix="orchestrate-parity-") as scratch:
             arguments = ["check", str(self.baseline.path), "--mode", mode, "--new-tokens", str(self.new_tokens)]
-            arguments += ["--bound", str(self.bound), "--json"]
+            arguments += ["--bound", str(self.bound)]
             for option, content in files.items():
                 path = Path(scratch) / option.strip("-")
                 path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
                 arguments += [option, str(path)]
-            env = {**os.environ, "PYTHONPATH": str(wheels.engine_folder()), "PYTHONDONTWRITEBYTECODE": "1"}
-            done = subprocess.run(
-                host_tools.command(sys.executable, *arguments), capture_output=True, text=True, env=env, check=False
-            )
-        return host_tools.read_answer("this machine", done.returncode, done.stdout, done.stderr, fine=(0, 1))
+            return host_tools.run_here(arguments, fine=(0, 1))
 
     def _passed(self, who: str, report: dict[str, Any]) -> dict[str, Any]:
         if report["ok"]:

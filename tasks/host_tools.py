@@ -6,7 +6,10 @@ import functools
 import hashlib
 import io
 import json
+import os
 import posixpath
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,6 +64,15 @@ def run_baselines(session: HostSession, python: str, arguments: Sequence[str]) -
         command(python, *arguments, "--json"), env=env, cwd="/", sudo=session.privileged, timeout_s=600
     )
     return read_answer(f"host {session.name!r}", done.exit_code, done.stdout, done.stderr)
+
+
+def run_here(arguments: Sequence[str], fine: Sequence[int] = (0,)) -> dict[str, Any]:
+    """The same on this machine, for commands that need no model library; exit codes in `fine` give a document."""
+    env = {**os.environ, "PYTHONPATH": str(wheels.engine_folder()), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command(sys.executable, *arguments, "--json"), capture_output=True, text=True, env=env, check=False
+    )
+    return read_answer("this machine", done.returncode, done.stdout, done.stderr, fine)
 
 
 def read_answer(where: str, code: int, stdout: str, stderr: str, fine: Sequence[int] = (0,)) -> dict[str, Any]:

@@ -11,26 +11,28 @@ from orchestrator.hosts import readiness
 from orchestrator.hosts.rotation import router_of
 from orchestrator.hosts.session import HostSession
 from orchestrator.remote.router import worker_url
-from tasks.inspecting import Scope, hardware_part
-from tasks.inspecting.inspection import look
+from tasks import baseline_files
+from tasks.inspecting import hardware_part
 from tasks.inspecting.nvidia import Gpu, read_gpus
+from tasks.inspecting.shared import shared_look
 from tasks.serving import SIDE_PURPOSES, side_name, side_port
 
 
 class AcceleratorFree(Action):
     """Names every process that holds GPU memory and belongs to no server (training, a notebook); never ends one.
 
-    A host without GPU driver has no accelerator to hold: that is the evidence then. A service that does not run and a
-    side port that is taken would only be noticed after changes, so they end the run here.
+    A host without GPU driver has no accelerator to hold: that is the evidence then. A service that does not run, a side
+    port that is taken and a damaged baseline would only be noticed after changes, so they end the run (or plan) here.
     """
 
     def probe(self, ctx: TaskContext) -> Probe:
+        baseline_files.require_whole(ctx.host.state_dir)
         return Probe(False, "who uses the accelerator is looked up in every run")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         require_service(ctx.host)
         require_side_ports(ctx.host)
-        facts, _, servers = look(ctx.host.transport, Scope.of(ctx.host.config))
+        facts, _, servers = shared_look(ctx.host)
         accelerators = read_gpus(facts["commands"])
         foreign = hardware_part.foreign(facts, servers)
         if foreign:

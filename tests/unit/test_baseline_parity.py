@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.errors import OrchestrateError, UsageError
 from tasks import baseline_files
 from tasks.baseline_parity import RID, Judge, sentence
+from tasks.preflight import AcceleratorFree
 from tasks.samples import Sample, sample_from_json
 
 TRACES = Path(__file__).parent / "traces"
@@ -135,15 +137,45 @@ def test_a_width_cap_above_the_tree_changes_nothing() -> None:
     ("[1]", "no baseline of this tool"),
     ('{"format": "ddtree-baseline", "prompts": 3}', "is damaged"),
 ])  # fmt: skip
-def test_a_bad_file_among_the_users_baselines_is_named(content: str, words: str, tmp_path: Path) -> None:
+def test_a_bad_file_among_the_users_baselines_ends_plan_and_run_before_anything_else(
+    content: str, words: str, tmp_path: Path
+) -> None:
     (tmp_path / baseline_files.FOLDER).mkdir()
     bad = tmp_path / baseline_files.FOLDER / "mine.json"
     bad.write_text(content)
     assert baseline_files.files(tmp_path)[0] == bad
+    ctx: Any = SimpleNamespace(host=SimpleNamespace(state_dir=tmp_path))
     with pytest.raises(UsageError, match=words) as caught:
-        baseline_files.read(bad)
+        AcceleratorFree().probe(ctx)
     assert str(bad) in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+    bad.unlink()
+    assert not AcceleratorFree().probe(ctx).satisfied
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"version": 7}, "has version 7, this tool reads 1"),
+    ({"anchors": {"entered": []}}, "is damaged"),
+    ({}, ""),
+])  # fmt: skip
+def test_what_only_the_parity_check_reads_is_checked_as_early(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    document = json.loads(SHIPPED["tiny-dense"].read_text())
+    if "anchors" in change:
+        document["prompts"][-1] |= change
+    else:
+        document |= change
+    (tmp_path / baseline_files.FOLDER).mkdir()
+    mine = tmp_path / baseline_files.FOLDER / "mine.json"
+    mine.write_text(json.dumps(document))
+    if not words:
+        baseline_files.require_whole(tmp_path)
+        return
+    with pytest.raises(UsageError, match=words) as caught:
+        baseline_files.require_whole(tmp_path)
+    assert str(mine) in str(caught.value)
 
 
 def test_a_new_baseline_changes_the_fingerprint(tmp_path: Path) -> None:
