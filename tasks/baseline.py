@@ -23,9 +23,7 @@ class RecordLinear(Action):
         return {"release": linear_release(ctx).id, "max_tokens": knobs_of(ctx).max_tokens, "prompts": prompts}
 
     def probe(self, ctx: TaskContext) -> Probe:
-        require_whole(
-            ctx.host.state_dir
-        )  # a sweep begins here, and would find a damaged one only after its release is built
+        require_whole(ctx.host.state_dir)  # a sweep begins here, and would read them only once its release is built
         release = linear_release(ctx).id
         good = {known.release for known in ctx.host.releases.known_good()}
         if ctx.earlier is not None and release in good:
