@@ -25,7 +25,7 @@ from orchestrator.hosts.secrets import Masker
 from orchestrator.hosts.session import HostSession, connect
 from orchestrator.remote.pip import Progress
 from orchestrator.report.place import report_path
-from orchestrator.store.records import TaskRecord, moment
+from orchestrator.store.records import RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store
 
 MEASURE = "measure"  # the phase of tasks whose figures are worth a report
@@ -174,6 +174,12 @@ def run_document(place: Workplace, result: RunResult) -> dict[str, Any]:
         "report": outputs.get("roadmap", {}).get("path"),
         "run_report": str(report) if report.exists() else None,
     }  # fmt: skip
+
+
+def stored_document(place: Workplace, run: RunRecord) -> dict[str, Any]:
+    """The same of a run as the store has it now, whichever processes worked on it."""
+    tasks = tuple(place.store.tasks.list(run.id))
+    return run_document(place, RunResult(run.id, run.state, run.exit_code or 0, run.reason, tasks))
 
 
 def verdict_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 from orchestrator.cli.context import Cli
 from orchestrator.cli.detached import DetachedRun, start_run, wait_begun
 from orchestrator.cli.summary import print_summary
+from orchestrator.documents import SUCCESS
 from orchestrator.errors import ExitCode
-from orchestrator.operations import Workplace
+from orchestrator.operations import Workplace, stored_document
+from orchestrator.store.runs import may_live
 
 LAST_WORDS_S = 10.0  # from the end of the run in the store to the end of its process
 
@@ -27,7 +30,7 @@ def run_and_watch(
     plan_file: Path | None,
     **selected: Sequence[str],
 ) -> int:
-    """Start the run, show it until the view is closed, and return its exit code, or 0 while it goes on."""
+    """Start the run, show it until the view is closed, and return the run's exit code, or 0 while it goes on."""
     from orchestrator.tui.launch import open_tui
 
     arguments = [graph, "--host", host]
@@ -46,17 +49,20 @@ def run_and_watch(
 
 
 def _closed(cli: Cli, place: Workplace, run: DetachedRun) -> int:
-    if place.store.runs.get(run.run_id).state.active and run.exit_code is None:
-        cli.out.line(f"{run.run_id} goes on; `orchestrate tui {run.run_id}` shows it again.")
-        return ExitCode.DONE
-    try:
-        code = run.process.wait(LAST_WORDS_S)
-    except subprocess.TimeoutExpired:
-        cli.out.line(f"{run.run_id} is about to end; `orchestrate status {run.run_id}` says how.")
-        return ExitCode.DONE
-    document = run.document()
-    if "tasks" in document:
-        print_summary(cli.out, document)
-    if document.get("error"):
-        cli.out.error(str(document["error"]))
+    """How the run stands by the store: from the view it may have been cancelled and resumed as another process."""
+    record = place.store.runs.get(run.run_id)
+    if record.state.active:
+        if may_live(record.process):
+            cli.out.line(f"{record.id} goes on; `orchestrate tui {record.id}` shows it again.")
+            return ExitCode.DONE
+        cli.out.error(
+            f"The process of run {record.id} is gone; `orchestrate run {record.graph} --resume {record.id}` goes on."
+        )
+        return ExitCode.INTERRUPTED
+    with contextlib.suppress(subprocess.TimeoutExpired):  # its report is written after the run has ended
+        run.process.wait(LAST_WORDS_S)
+    print_summary(cli.out, stored_document(place, record))
+    code = ExitCode(record.exit_code or 0)
+    if code not in SUCCESS:
+        cli.out.error(record.reason)
     return code

@@ -16,7 +16,6 @@ from orchestrator.documents import SUCCESS
 from orchestrator.errors import ExitCode
 from orchestrator.graph.events import to_json
 from orchestrator.graph.explain import explain as explained
-from orchestrator.graph.runner import RunResult
 from orchestrator.hosts.load import select_host
 from orchestrator.mcp.arguments import (
     ExplainArguments,
@@ -37,9 +36,8 @@ def status(desk: Desk, given: StatusArguments) -> dict[str, Any]:
         place = desk.place()
         return serving(place, select_host(place.inventory, given.host))
     run = _awaited(desk, given.run_id, given.wait_s)
-    tasks = tuple(desk.store.tasks.list(run.id))
-    result = RunResult(run.id, run.state, run.exit_code or 0, run.reason, tasks)
-    return {"run": run_json(run), "working": _working(desk, run), **operations.run_document(desk.place(), result)}
+    document = operations.stored_document(desk.place(), run)
+    return {"run": run_json(run), "working": _working(desk, run), **document}
 
 
 def _awaited(desk: Desk, run_id: str | None, wait_s: float) -> RunRecord:

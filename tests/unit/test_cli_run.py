@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
+from orchestrator.store.process import ProcessName
 from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store, open_store
 from tests.tui.demosite import install_demo_graph
@@ -137,6 +139,33 @@ def test_the_view_closed_early_leaves_the_run_alone(site: Site) -> None:
     hold.unlink()
     terminal.until(lambda: (run := site.found("shown")) and run.exit_code == 0)
     assert (site.files / "step-three").exists()
+
+
+def killed_at_step_two(site: Site, terminal: Terminal) -> None:
+    terminal.until(lambda: (run := site.found("shown")) and site.store.tasks.get(run.id, "step-two").began)
+    process = ProcessName.from_text(site.store.runs.get("shown").process)
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    terminal.until(lambda: not process.alive())
+
+
+def test_the_view_closed_on_a_run_whose_process_is_gone_says_how_to_go_on(site: Site) -> None:
+    (site.files / "step-two.hold").touch()
+    terminal = Terminal(site.command("--tui", "--run-id", "shown"), site.folder)
+    killed_at_step_two(site, terminal)
+    assert terminal.close_view() == 130
+    assert b"The process of run shown is gone; `orchestrate run demo --resume shown` goes on." in terminal.shown
+
+
+def test_the_view_tells_how_the_run_ended_that_another_process_resumed(site: Site) -> None:
+    hold = site.files / "step-two.hold"
+    hold.touch()
+    terminal = Terminal(site.command("--tui", "--run-id", "shown"), site.folder)
+    killed_at_step_two(site, terminal)
+    hold.unlink()
+    assert site.run("--resume", "shown").returncode == 0
+    assert terminal.close_view() == 0
+    assert b"shown: completed" in terminal.shown
 
 
 def test_without_a_terminal_the_view_is_lines(site: Site) -> None:
