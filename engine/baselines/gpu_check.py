@@ -60,10 +60,11 @@ def load_pair(name: str, baselines: Path, new_tokens: int, scratch: Path) -> Pai
     folder = MODELS / name
     baseline = load_baseline(baselines / f"{name}.json")
     baseline.require_models(model_hash(folder / "target"), model_hash(folder / "draft"))
-    return Pair(name, _servable(folder / "target", scratch / name), folder / "draft", baseline.shortened(new_tokens))
+    return Pair(name, servable(folder / "target", scratch / name), folder / "draft", baseline.shortened(new_tokens))
 
 
-def _servable(target: Path, scratch: Path) -> Path:
+def servable(target: Path, scratch: Path) -> Path:
+    """The target itself, or its Qwen3-Next form written to ``scratch`` where this SGLang lacks the hybrid's class."""
     import importlib.util
 
     kind = json.loads((target / "config.json").read_text(encoding="utf-8"))["model_type"]

@@ -17,23 +17,20 @@ import sys
 import time
 from pathlib import Path
 
+from baselines.gpu_check import servable  # type: ignore[import-not-found]
 from sglang_ddtree.bench.server import Server, ddtree, linear  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEP = ("budgets", "pairs", "max_tokens", "loads")
 
 
-def common(pair: Path, cpu: bool, batch: int) -> list[str]:
+def common(target: Path, cpu: bool, batch: int) -> list[str]:
     """What both arms share. A prefix cache would spare the second arm of a pair its prefill, so each row empties it."""
-    base = [
-        "--model-path",
-        str(pair / "target"),
-        "--attention-backend",
-        "intel_amx" if cpu else "fa3",
-        "--enable-metrics",
-    ]
+    base = ["--model-path", str(target), "--attention-backend", "intel_amx" if cpu else "fa3", "--enable-metrics"]
     if cpu:
         return base
+    if "linear_num_value_heads" in (target / "config.json").read_text():
+        base += ["--max-mamba-cache-size", "64"]  # else states so small fill the card
     return [
         *base, "--mem-fraction-static", "0.4", "--context-length", "2048", "--max-total-tokens", "40000",
         "--max-running-requests", str(batch), "--cuda-graph-max-bs-decode", str(batch), "--trust-remote-code", "--sleep-on-idle",
@@ -44,7 +41,8 @@ def start(options: argparse.Namespace, token: str) -> dict[str, Server]:
     """All servers at once, by name; their logs lie in the output folder."""
     pair, cpu = ROOT / "engine" / "models" / options.pair, options.cpu
     backend = "intel_amx" if cpu else "fa3"
-    draft, base = str(pair / "draft"), common(pair, options.cpu, options.batch)
+    draft = str(pair / "draft")
+    base = common(servable(pair / "target", options.out / "target"), options.cpu, options.batch)
     budgets = [int(part) for part in options.budgets.split(",")]
     arms: dict[str, tuple[list[str], dict[str, str]]] = {
         "linear": (linear(draft, backend), {}),
@@ -123,6 +121,7 @@ def main() -> int:
     parser.add_argument("--result", type=Path, help="result document; default: result.json in the folder")
     parser.add_argument("--seconds", type=float, default=600, help="time for the sweep itself")
     parser.add_argument("--start-seconds", type=float, default=240, help="time for the servers to come up")
+    parser.add_argument("--after", type=Path, help="measure only once this file exists (another job has left the GPU)")
     parser.add_argument("--batch", type=int, default=8, help="requests that a server can run at once")
     parser.add_argument("--port", type=int, default=24500)
     parser.add_argument("--one-each", action="store_true", help="a server per budget instead of one that switches")
@@ -137,6 +136,8 @@ def main() -> int:
     servers = start(options, token)
     try:
         up = wait(servers, options.start_seconds)
+        while options.after and not options.after.exists():
+            time.sleep(0.2)
         if "linear" not in up or not up.keys() - {"linear", "reference"}:
             return 1
         code = sweep(options, up, token)
