@@ -6,10 +6,12 @@ Minutes, so it is a group of its own: `make screen-test`. Every fact that the sc
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.store.process import ProcessName
 from orchestrator.store.records import RunRecord, RunState
 from orchestrator.store.store import open_store
 from tests.e2e.conftest import QUICK, Story, story  # noqa: F401  the host of the end-to-end tests
@@ -26,6 +28,15 @@ def terminal(story: Story, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     made = Terminal(tmp_path_factory.mktemp("terminal"), command, (110, 24))
     yield made
     made.close()
+    for graph in ("deploy-ddtree", "rollback"):
+        stop(newest(story, graph))
+
+
+def stop(run: RunRecord | None) -> None:
+    """A run outlives its terminal: one that a failed test left behind would go on for minutes."""
+    process = ProcessName.from_text(run.process) if run is not None and run.state.active else None
+    if process is not None and process.alive():
+        os.kill(process.pid, signal.SIGKILL)
 
 
 def newest(story: Story, graph: str) -> RunRecord | None:  # noqa: F811

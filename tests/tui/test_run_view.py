@@ -6,7 +6,7 @@ from textual import events
 
 from orchestrator.graph.model import State
 from orchestrator.store.records import RunState
-from tests.tui.driving import opened, screen_text, toasts, until
+from tests.tui.driving import opened, rest, screen_text, toasts, until
 from tests.tui.fixtures import EARLIER_ID, Stage
 
 
@@ -71,6 +71,23 @@ async def test_new_lines_arrive_while_following_and_not_while_scrolled_up(demo: 
         await until(pilot, lambda: "another line 39" in screen_text(app))
         demo.script.log("bench-budgets", "and on it goes")
         await until(pilot, lambda: "and on it goes" in screen_text(app))
+
+
+async def test_a_log_that_comes_once_more_leaves_who_scrolled_up_where_he_is(demo: Stage) -> None:
+    """The cursor may leave a task and come back before its log, which is still on screen, has been read anew."""
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        log, tree = app.run_view.log_view, app.run_view.task_tree
+        log.focus()
+        await pilot.press("g")
+        await until(pilot, lambda: not log.following)
+        tree.select("smoke-canary")
+        tree.select("bench-budgets")
+        demo.script.log("smoke-canary", "a line of another task")
+        await pilot.pause()
+        await rest(pilot)
+        assert not log.following
+        assert log.scroll_offset.y == 0
+        assert {line.task_key for line in log.lines} == {"bench-budgets"}
 
 
 async def test_who_reads_further_up_keeps_the_task_when_the_run_moves_on(demo: Stage) -> None:

@@ -90,6 +90,7 @@ class RunView(View):
         self._searched: TaskTree | LogView = self.task_tree
         self._selected: str | None = None
         self._log_run: str | None = None
+        self._log_shown: tuple[str | None, str | None] | None = None  # run and task whose log is on screen
         self._rest: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -122,22 +123,25 @@ class RunView(View):
         self.task_tree.show(update.reading, now, rebuilt=reopen)
         if update.fresh:
             self.plan, self.plan_problem, self.detail = None, "", None
-            self._log_run = run_id
+            self._log_run, self._log_shown = run_id, None
             if run_id is not None:
                 self.task_tree.action_jump_to_running()
             self._select(self.selected_task.key if self.selected_task else None, anew=True)
             return
         if update.delta.tasks and self.log_view.following:  # who scrolled up reads, and keeps the task
             self.task_tree.follow()
-        new = [event for event in update.delta.events if self._selected in (None, event.task_key)]
-        self.log_view.add([line for event in new for line in log_lines(event)])
+        if self._log_shown == (run_id, self._selected):  # else the log that was asked for brings them
+            new = [event for event in update.delta.events if self._selected in (None, event.task_key)]
+            self.log_view.add([line for event in new for line in log_lines(event)])
         if self._selected in update.delta.tasks:
             self._ask_detail()
         self._show_pages(now)
 
     def show_log(self, log: Log) -> None:
         if log.run_id == self._log_run and log.task_key == self._selected:
-            self.log_view.show(log.lines, log.missing, named=log.task_key is None)
+            again = self._log_shown == (log.run_id, log.task_key)
+            self._log_shown = (log.run_id, log.task_key)
+            self.log_view.show(log.lines, log.missing, named=log.task_key is None, again=again)
 
     def show_detail(self, detail: TaskDetail, now: float) -> None:
         if detail.task_key == self._selected:

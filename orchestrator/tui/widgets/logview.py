@@ -68,9 +68,10 @@ class LogView(LineView, can_focus=True):
 
     # Content
 
-    def show(self, lines: Iterable[LogLine], missing: int, named: bool) -> None:
+    def show(self, lines: Iterable[LogLine], missing: int, named: bool, *, again: bool = False) -> None:
+        """A whole log; `again` when it is the one on screen, in which who scrolled up stays."""
         self.lines, self.missing, self.named = without_passed(lines)[-KEEP:], missing, named
-        self.following = True
+        self.following = self.following if again else True
         self._lay_out()
 
     def add(self, lines: list[LogLine]) -> None:
