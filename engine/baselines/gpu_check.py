@@ -216,7 +216,13 @@ def _write(args: argparse.Namespace, plan: Plan, rows: list[dict[str, Any]], pai
 
     made = {pair.name: {"made_with": pair.baseline.made_with, "target": pair.baseline.target} for pair in pairs}
     facts: dict[str, Any] = {"backend": plan.backend, "bound": plan.bounds.target, "draft_bound": plan.bounds.draft}
-    write_result(args.json, "oracle", rows, **facts, new_tokens=plan.new_tokens, baselines=made)
+    kept = [row | {"differences": [_figures(one) for one in row.get("differences", ())]} for row in rows]
+    write_result(args.json, "oracle", kept, **facts, new_tokens=plan.new_tokens, baselines=made)
+
+
+def _figures(difference: dict[str, Any]) -> dict[str, Any]:
+    """Without the sentence, which repeats the figures and is printed."""
+    return {name: value for name, value in difference.items() if name != "message"}
 
 
 def main(argv: list[str] | None = None) -> int:
