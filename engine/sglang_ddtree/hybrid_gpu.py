@@ -6,17 +6,21 @@ convolution for the accepted rows and replays the recurrence in order.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from .direct_inputs import take_over
 from .kernels.conv_commit import conv_commit
 from .kernels.conv_tree import conv_tree
 from .kernels.gdn_replay_commit import RawRecord, gdn_replay_commit
 from .kernels.gdn_tree_verify import VerifyScratch, gdn_tree_verify
 from .static_tree import StaticTree
+
+logger = logging.getLogger(__name__)
 
 
 def recurrent_layers(model: nn.Module) -> list[Any]:
@@ -93,6 +97,8 @@ class GraphStateFreeVerify:
         self.a_log = torch.stack([layer.A_log.detach().float() for layer in self.layers]).contiguous()
         self.dt_bias = torch.stack([layer.dt_bias.detach().float() for layer in self.layers]).contiguous()
         self.backend: Any = None
+        direct = take_over(model)
+        logger.info("DDTREE: %d of %d recurrent blocks are read in place", direct, len(self.layers))
 
     def attach(self, backend: Any) -> None:
         """Replace the verify branch of the backend's ``forward_extend``."""

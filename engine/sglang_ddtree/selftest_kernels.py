@@ -9,7 +9,7 @@ import multiprocessing
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,19 +65,24 @@ def _run_index(job: tuple[str, bool, int]) -> Result:
 
 
 _listed: dict[str, list[Case]] = {}
-# Neighbours mostly need the same compilations, so a worker takes several at once.
-TOGETHER = 11
+KEPT_EVERY = 11
 
 
 def results(device: str, workers: int = 1) -> Iterator[Result]:
-    """All results; several workers compile and run side by side (compiling takes most of the time on a GPU)."""
+    """All results, as they come; several workers compile and run side by side.
+
+    Compiling takes most of the time on a GPU and neighbours mostly need the same kernel, so the workers begin far apart.
+    """
     full = device == "cuda"
     jobs = [(device, full, index) for index in range(len(list(cases(device, full))))]
     if workers <= 1:
         yield from map(_run_index, jobs)
         return
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_run_index, jobs, chunksize=TOGETHER)
+        apart = -(-len(jobs) // workers)
+        spread = sorted(jobs, key=lambda job: job[2] % apart)
+        for done in as_completed([pool.submit(_run_index, job) for job in spread]):
+            yield done.result()
 
 
 def run(device: str, json_file: str | None = None, workers: int = 1) -> int:
@@ -85,7 +90,7 @@ def run(device: str, json_file: str | None = None, workers: int = 1) -> int:
     found: list[Result] = []
     for result in results(device, workers):
         found.append(result)
-        if json_file and len(found) % TOGETHER == 0:  # an interrupted run leaves what it found
+        if json_file and len(found) % KEPT_EVERY == 0:  # an interrupted run leaves what it found
             _keep(json_file, found)
         if not result.ok:
             print(

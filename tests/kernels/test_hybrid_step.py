@@ -16,6 +16,7 @@ from sglang_ddtree.kernels.reference.gdn_tree_verify import gdn_tree_verify
 from sglang_ddtree.selftest_data import HybridShape, Random, deepest_path
 from sglang_ddtree.selftest_state import split_heads
 from sglang_ddtree.static_tree import StaticTree
+from torch import nn
 
 SHAPE = HybridShape(1, 2, 32, 32)
 BS, WIDTH, SLOTS = 2, 17, 5
@@ -62,7 +63,7 @@ def test_verify_writes_no_state_and_commit_replays_the_path(random: Random, monk
     for name, value in vars(tables).items():
         getattr(tree.view(BS), name).copy_(value)
     tree.bits[:BS] = ancestor_bits(tables)
-    states = hybrid_gpu.GraphStateFreeVerify(SimpleNamespace(), tree, torch.float32, "cpu")  # type: ignore[arg-type]
+    states = hybrid_gpu.GraphStateFreeVerify(nn.Module(), tree, torch.float32, "cpu")
     fake = backend(random, chosen)
     states.attach(fake)
     cache = fake.req_to_token_pool.mamba_pool.mamba_cache
@@ -73,8 +74,9 @@ def test_verify_writes_no_state_and_commit_replays_the_path(random: Random, monk
     track = (torch.tensor([0, 4]), torch.tensor([1, -1]))
     verify = SimpleNamespace(forward_mode=SimpleNamespace(is_target_verify=lambda: True))
     for i, layer in enumerate(chosen):
-        x = random.normal(BS * WIDTH, SHAPE.channels)
-        a, b = random.normal(BS * WIDTH, 2), random.normal(BS * WIDTH, 2)
+        # Parts of wider rows, as the projections leave them.
+        x = random.normal(BS * WIDTH, SHAPE.channels + 64)[:, : SHAPE.channels]
+        b, a = random.normal(BS * WIDTH, 4).split(2, -1)
         got = fake.forward_extend(layer=layer, forward_batch=verify, mixed_qkv=x, a=a, b=b)
         rows = x.view(BS, WIDTH, -1)
         y = conv_tree(rows, want_conv[i], layer.conv_weights, layer.bias, slots, tables)
@@ -95,7 +97,7 @@ def test_verify_writes_no_state_and_commit_replays_the_path(random: Random, monk
 def test_other_forward_modes_stay_with_the_backend(random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = layers(random)
     monkeypatch.setattr(hybrid_gpu, "recurrent_layers", lambda model: chosen)
-    states = hybrid_gpu.GraphStateFreeVerify(SimpleNamespace(), StaticTree(1, WIDTH, 15, "cpu"), torch.float32, "cpu")  # type: ignore[arg-type]
+    states = hybrid_gpu.GraphStateFreeVerify(nn.Module(), StaticTree(1, WIDTH, 15, "cpu"), torch.float32, "cpu")
     fake = backend(random, chosen)
     states.attach(fake)
     prefill = SimpleNamespace(forward_mode=SimpleNamespace(is_target_verify=lambda: False))

@@ -25,7 +25,7 @@ BEGIN, DRAFTED, WALKED = "_prepare_dflash_draft_block", "_ancestor_bits", "_walk
 DRAFT = ((r"_select_kernel|_merge_kernel", "top-k"), (r"_tree_build|_ancestor_bits", "build"), (r"", "draft"))
 PRODUCT = r"gemm|gemv|nvjet|cutlass|splitk|cublas"
 VERIFY = (
-    (r"_tree_attention|_merge_kernel|flash|fmha", "verify attention"),
+    (r"_tree_attention|_merge_kernel|flash_?(fwd|attn)|fmha|FlashAttn", "verify attention"),
     (r"_gdn_tree_verify|_pairs_kernel|gated_delta|gating|recurrent", "verify GDN"),
     (r"_conv_tree|causal_conv|conv1d", "verify convolution"),
     (PRODUCT, "verify matrix products"),

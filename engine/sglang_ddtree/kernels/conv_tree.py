@@ -21,6 +21,12 @@ def silu(x):
 
 
 @triton.jit
+def _column(x, index: tl.constexpr):
+    """x [N, 4] -> column ``index``, float32 [N]."""
+    return tl.sum(tl.where(tl.arange(0, 4)[None, :] == index, x.to(tl.float32), 0.0), 1)
+
+
+@triton.jit(do_not_specialize=["T"])
 def _conv_tree_kernel(
     x_ptr, state_ptr, weight_ptr, bias_ptr, slot_ptr, anc_ptr, dep_ptr, y_ptr,
     record_ptr, a_ptr, b_ptr, a_record_ptr, b_record_ptr,
@@ -50,14 +56,19 @@ def _conv_tree_kernel(
     depth = tl.load(dep_ptr + flat, mask=inside, other=0)
     parent = tl.load(anc_ptr + flat * levels, mask=inside, other=-1)
     depth = tl.where((parent < 0) & (depth > 0), 0, depth)  # padding rows stand at the root's place
-    state = state_ptr + tl.maximum(slot, 0) * stride_slot + channel * stride_channel
+    # Weights and state are read in one go each, then taken apart: column by column every thread would read its few
+    # channels once more for every warp.
+    tap = tl.arange(0, 4)
+    weights = tl.load(weight_ptr + channel[:, None] * 4 + tap[None, :], mask=known[:, None], other=0.0)
+    columns = tl.load(
+        state_ptr + tl.maximum(slot, 0) * stride_slot + channel[:, None] * stride_channel + tap[None, :] * stride_tap,
+        mask=known[:, None] & (tap < 3)[None, :], other=0.0,
+    )  # fmt: skip
     # Columns of the state, newest first: what the root's ancestors would have been.
-    newest = tl.load(state + 2 * stride_tap, mask=known, other=0.0).to(tl.float32)
-    middle = tl.load(state + stride_tap, mask=known, other=0.0).to(tl.float32)
-    oldest = tl.load(state, mask=known, other=0.0).to(tl.float32)
+    newest, middle, oldest = _column(columns, 2), _column(columns, 1), _column(columns, 0)
 
     own = tl.load(x_ptr + flat[:, None] * stride_x + channel[None, :], mask=m, other=0.0)
-    acc = own.to(tl.float32) * tl.load(weight_ptr + channel * 4 + 3, mask=known, other=0.0).to(tl.float32)[None, :]
+    acc = own.to(tl.float32) * _column(weights, 3)[None, :]
     for back in tl.static_range(3):
         in_tree = inside & (depth > back)
         up = tl.load(anc_ptr + flat * levels + back, mask=in_tree, other=-1)
@@ -68,8 +79,7 @@ def _conv_tree_kernel(
         )
         above = (back - depth)[:, None]  # 0: the newest entry of the state
         old = tl.where(above <= 0, newest[None, :], tl.where(above == 1, middle[None, :], oldest[None, :]))
-        weight = tl.load(weight_ptr + channel * 4 + (2 - back), mask=known, other=0.0).to(tl.float32)
-        acc += tl.where(in_tree[:, None], x.to(tl.float32), old) * weight[None, :]
+        acc += tl.where(in_tree[:, None], x.to(tl.float32), old) * _column(weights, 2 - back)[None, :]
     if BIAS:
         acc += tl.load(bias_ptr + channel, mask=known, other=0.0).to(tl.float32)[None, :]
     if SILU:

@@ -220,7 +220,7 @@ def _tile(
         tl.store(p_out, out.to(o_ptr.dtype.element_ty), mask=inside[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "W", "tiles"])
 def _gdn_tree_verify_kernel(
     q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, state_ptr, slot_ptr, anc_ptr, dep_ptr, bits_ptr,
     kk_ptr, qk_ptr, norm_ptr, o_ptr,
@@ -272,22 +272,24 @@ class VerifyScratch:
 # Every entry is tested (selftest, interpreter tests) before the launcher may pick it.  Several chunks of a 64-row tile
 # gave wrong outputs on an H200 with Triton 3.6 where there was more than one tile: there is no such entry.
 FEW_16, FEW_32 = VerifyConfig(16, 64, 1, 8), VerifyConfig(32, 64, 1, 8)
-MANY_16, MANY_64 = VerifyConfig(16, 64, 2, 4), VerifyConfig(64, 128, 1, 4)
+MANY_16, MANY_32, MOST_32 = VerifyConfig(16, 64, 2, 4), VerifyConfig(32, 128, 1, 8), VerifyConfig(32, 128, 1, 4)
 SMALL_HEADS = VerifyConfig(16, 16, 1, 4, "tf32x3")
-CONFIGS = (FEW_16, FEW_32, MANY_16, MANY_64, SMALL_HEADS)
-FEW = 132  # heads of all requests that leave multiprocessors idle if each has one program
+CONFIGS = (FEW_16, FEW_32, MANY_16, MANY_32, MOST_32, SMALL_HEADS)
+FEW = 132  # programs that leave multiprocessors idle
 
 
 def pick_config(width: int, programs: int, value_dim: int) -> VerifyConfig:
     """A tile for ``programs`` = requests x value heads of ``width`` rows.
 
-    Few heads: many warps and small tiles, for the shortest time of one program.  Many: the least work in all, so the
-    row weights are made once for all value channels.
+    Few programs: many warps and small tiles, for the shortest time of one.  Many: the least work in all, so the row
+    weights are made once for all value channels.
     """
-    if programs < FEW:
+    if programs * triton.cdiv(width, 32) < FEW:
         config = FEW_16 if width <= 16 else FEW_32
+    elif width <= 16:
+        config = MANY_16
     else:
-        config = MANY_16 if width <= 32 else MANY_64
+        config = MANY_32 if width <= 32 else MOST_32
     return config if value_dim % (config.bv * config.chunks) == 0 else SMALL_HEADS
 
 
@@ -338,6 +340,8 @@ def gdn_tree_verify(
     if scratch is None:
         scratch = VerifyScratch.empty(bs, width, heads, q.device)
     block = min(PAIR_BLOCK, max(16, np2(width)))
+    if block > 32 and bs * heads * triton.cdiv(width, block) ** 2 < FEW:
+        block = 32
     scale, split, levels = key_dim**-0.5, k.dtype != torch.float32, tables.max_depth
     _pairs_kernel[(triton.cdiv(width, block) ** 2, heads, bs)](
         q, k, scratch.kk, scratch.qk, scratch.norm, width, q.stride(1), k.stride(1), scale,

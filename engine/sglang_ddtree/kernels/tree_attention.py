@@ -1,7 +1,7 @@
 """Attention of the verify pass: every row reads its request's committed prefix and its own ancestors.
 
-The prefix is split over programs (it is long and read by all rows alike), the tree rows are masked exactly
-from ancestor bits, and a second kernel merges the parts by their log-sum-exp.  K and V are addressed by token
+Prefix and tree are split over programs, the tree rows are masked exactly from ancestor bits, and a second kernel merges
+the parts by their log-sum-exp.  K and V are addressed by token
 slot, so any page size and any request length run through one kernel.
 """
 
@@ -18,6 +18,7 @@ from .common import SHARED_LIMIT, Variant, device_limit, interpreting, require, 
 
 LOG2E = 1.4426950408889634
 MAX_SPLITS = 32
+MULTIPROCESSORS = 132  # of the GPU the numbers of parts are chosen for
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,20 @@ def _attend(
 
 
 @triton.jit
+def _parts(blocks, splits, programs, slots, MOST: tl.constexpr):
+    """How many of ``splits`` parts take the shortest time: rounds of programs, each as long as its blocks and three more."""
+    parts = tl.arange(0, MOST) + 1
+    rounds = tl.cdiv(programs * parts, slots)
+    time = tl.where(parts <= splits, rounds * (3 + tl.cdiv(blocks, parts)), 1 << 30)
+    return tl.argmin(time, 0) + 1
+
+
+@triton.jit(do_not_specialize=["T", "W", "splits", "slots"])
 def _tree_attention_kernel(
-    q_ptr, k_ptr, v_ptr, table_ptr, start_ptr, prefix_ptr, tree_slot_ptr, bits_ptr, part_ptr, lse_ptr,
-    T, W, heads, splits, stride_q, stride_k, stride_v, stride_table, scale,
-    GROUP: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr, STARTS: tl.constexpr, EMULATE: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, table_ptr, start_ptr, prefix_ptr, tree_slot_ptr, bits_ptr, out_ptr, part_ptr, lse_ptr,
+    T, W, heads, splits, slots, stride_q, stride_k, stride_v, stride_table, scale,
+    GROUP: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr, STARTS: tl.constexpr,
+    MOST: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(0)
     tiles = tl.cdiv(T * GROUP, BM)
@@ -99,6 +110,26 @@ def _tree_attention_kernel(
     inside = row < T
     dim = tl.arange(0, D)
     n = tl.arange(0, BN)
+    out_row = (b * T + row) * heads + query_head
+
+    prefix = tl.load(prefix_ptr + b).to(tl.int32)
+    if STARTS:
+        table = table_ptr + tl.load(start_ptr + b).to(tl.int64)
+    else:
+        table = table_ptr + b * stride_table
+    # Keys are the prefix and then the tree, whose rows after this tile's last are nobody's ancestors here.  The parts
+    # that work share their blocks evenly; the others see no key.
+    columns = tl.minimum(T, (tile * BM + BM - 1) // GROUP + 1)
+    blocks = tl.cdiv(prefix, BN)
+    total_blocks = blocks + tl.cdiv(columns, BN)
+    programs = tl.num_programs(1) * tl.num_programs(2)
+    parts = _parts(blocks + tl.cdiv(T, BN), splits, programs, slots, MOST)
+    share = tl.cdiv(total_blocks, parts)
+    first = split * share
+    last = tl.minimum(first + share, total_blocks)
+    if first >= last:
+        tl.store(lse_ptr + out_row * splits + split, tl.full((BM,), float("-inf"), tl.float32), mask=inside)
+        return
     q = tl.load(
         q_ptr + (b * T + row)[:, None] * stride_q + (query_head * D)[:, None] + dim[None, :],
         mask=inside[:, None], other=0.0,
@@ -106,48 +137,45 @@ def _tree_attention_kernel(
     acc = tl.zeros((BM, D), tl.float32)
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
-
-    prefix = tl.load(prefix_ptr + b).to(tl.int32)
-    if STARTS:
-        table = table_ptr + tl.load(start_ptr + b).to(tl.int64)
-    else:
-        table = table_ptr + b * stride_table
-    chunk = tl.cdiv(tl.cdiv(prefix, splits), BN) * BN
-    begin = split * chunk
-    end = tl.minimum(begin + chunk, prefix)
-    for at in range(begin, end, BN):
+    for at in range(tl.minimum(first, blocks) * BN, tl.minimum(last, blocks) * BN, BN):
         position = at + n
-        there = position < end
+        there = position < prefix
         page = tl.load(table + position // PAGE, mask=there, other=-1).to(tl.int64)
         slot = tl.where(there, page * PAGE + position % PAGE, -1)
         acc, top, total = _attend(
             q, acc, top, total, slot, there[None, :], k_ptr, v_ptr, head, stride_k, stride_v, scale, D, EMULATE
         )
-    if split == splits - 1:
-        for at in range(0, T, BN):
-            column = at + n
-            there = column < T
-            slot = tl.load(tree_slot_ptr + b * T + column, mask=there, other=-1).to(tl.int64)
-            word = tl.load(bits_ptr + (b * T + row) * W + at // 64, mask=inside, other=0)
-            ancestor = ((word[:, None] >> (column % 64).to(tl.int64)[None, :]) & 1) == 1
-            visible = there[None, :] & (ancestor | (row[:, None] == column[None, :]))
-            acc, top, total = _attend(
-                q, acc, top, total, slot, visible, k_ptr, v_ptr, head, stride_k, stride_v, scale, D, EMULATE
-            )
+    for at in range((tl.maximum(first, blocks) - blocks) * BN, (tl.maximum(last, blocks) - blocks) * BN, BN):
+        column = at + n
+        there = column < columns
+        slot = tl.load(tree_slot_ptr + b * T + column, mask=there, other=-1).to(tl.int64)
+        word = tl.load(bits_ptr + (b * T + row) * W + at // 64, mask=inside, other=0)
+        ancestor = ((word[:, None] >> (column % 64).to(tl.int64)[None, :]) & 1) == 1
+        visible = there[None, :] & (ancestor | (row[:, None] == column[None, :]))
+        acc, top, total = _attend(
+            q, acc, top, total, slot, visible, k_ptr, v_ptr, head, stride_k, stride_v, scale, D, EMULATE
+        )
     done = tl.where(total > 0, total, 1.0)
-    # A part that saw no key writes its weight only, which keeps the merge from reading the rest.
-    attended = inside & ((total > 0) | (splits == 1))
-    out_row = ((b * T + row) * heads + query_head) * splits + split
-    tl.store(
-        part_ptr + out_row[:, None] * D + dim[None, :],
-        (acc / done[:, None]).to(part_ptr.dtype.element_ty), mask=attended[:, None],
-    )  # fmt: skip
-    tl.store(lse_ptr + out_row, tl.where(total > 0, top + tl.log2(done), float("-inf")), mask=inside)
+    result = acc / done[:, None]
+    if share >= total_blocks:  # the only part that works: nothing to merge
+        p_out = out_ptr + out_row[:, None] * D + dim[None, :]
+        tl.store(p_out, result.to(out_ptr.dtype.element_ty), mask=inside[:, None])
+        if splits > 1:
+            tl.store(lse_ptr + out_row * splits, tl.full((BM,), float("inf"), tl.float32), mask=inside)
+    else:
+        # A row that saw no key in this part writes its weight only, which keeps the merge from reading the rest.
+        at_part = out_row * splits + split
+        p_part = part_ptr + at_part[:, None] * D + dim[None, :]
+        tl.store(p_part, result, mask=(inside & (total > 0))[:, None])
+        tl.store(lse_ptr + at_part, tl.where(total > 0, top + tl.log2(done), float("-inf")), mask=inside)
 
 
 @triton.jit
 def _merge_kernel(part_ptr, lse_ptr, out_ptr, D: tl.constexpr, SPLITS: tl.constexpr, SP: tl.constexpr):
+    """One row and head: its parts by their weights.  An infinite weight says that the row is done already."""
     row = tl.program_id(0).to(tl.int64)
+    if tl.load(lse_ptr + row * SPLITS) == float("inf"):
+        return
     split = tl.arange(0, SP)
     dim = tl.arange(0, D)
     inside = split < SPLITS
@@ -185,9 +213,12 @@ def pick_config(head_dim: int, limit: int) -> AttentionConfig:
 
 
 def pick_splits(
-    bs: int, width: int, kv_heads: int, group: int, config: AttentionConfig, multiprocessors: int = 132
+    bs: int, width: int, kv_heads: int, group: int, config: AttentionConfig, multiprocessors: int = MULTIPROCESSORS
 ) -> int:
-    """Parts of the prefix: as few as keep the multiprocessors evenly busy (a part more costs about 2 % to merge)."""
+    """Parts for a long prefix: as few as keep the multiprocessors evenly busy (a part more costs about 2 % to merge).
+
+    A short prefix uses fewer of them, which the kernel finds out.
+    """
     programs = bs * kv_heads * triton.cdiv(width * group, config.bm)
     slots = multiprocessors * config.resident
 
@@ -241,17 +272,17 @@ def tree_attention(
     if rows == 0:
         return out
     if splits == 1:
-        part, lse = out, torch.empty((rows * heads,), dtype=torch.float32, device=q.device)
+        part = lse = torch.empty((1,), dtype=torch.float32, device=q.device)
     else:
         scratch = scratch or AttentionScratch.empty(rows, heads, dim, splits, q.device)
         part, lse = scratch.part, scratch.lse
     grid = (splits, kv_heads * triton.cdiv(width * group, config.bm), bs)
     _tree_attention_kernel[grid](
         q, k_buffer, v_buffer, slot_table, prefix_lens if starts is None else starts, prefix_lens, tree_slots, bits,
-        part, lse, width, words, heads, splits, q.stride(0), k_buffer.stride(0), v_buffer.stride(0),
+        out, part, lse, width, words, heads, splits, MULTIPROCESSORS * config.resident, q.stride(0), k_buffer.stride(0), v_buffer.stride(0),
         slot_table.stride(0) if slot_table.dim() == 2 else 0, scale * LOG2E,
         GROUP=group, D=dim, BM=config.bm, BN=config.bn, PAGE=page_size, STARTS=starts is not None,
-        EMULATE=interpreting(), num_warps=config.warps, num_stages=config.stages,
+        MOST=MAX_SPLITS, EMULATE=interpreting(), num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(rows * heads,)](
@@ -263,8 +294,8 @@ def tree_attention(
 def variants() -> Iterator[Variant]:
     signature = {
         "q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "table_ptr": "*i32", "start_ptr": "*i32",
-        "prefix_ptr": "*i64", "tree_slot_ptr": "*i64", "bits_ptr": "*i64", "part_ptr": "*fp32", "lse_ptr": "*fp32",
-        "T": "i32", "W": "i32", "heads": "i32", "splits": "i32", "stride_q": "i32", "stride_k": "i32", "stride_v": "i32",
+        "prefix_ptr": "*i64", "tree_slot_ptr": "*i64", "bits_ptr": "*i64", "out_ptr": "*bf16", "part_ptr": "*fp32", "lse_ptr": "*fp32",
+        "T": "i32", "W": "i32", "heads": "i32", "splits": "i32", "slots": "i32", "stride_q": "i32", "stride_k": "i32", "stride_v": "i32",
         "stride_table": "i32", "scale": "fp32",
     }  # fmt: skip
     for dim, configs in CONFIGS.items():
@@ -272,7 +303,7 @@ def variants() -> Iterator[Variant]:
             fits = tuple(arch for arch, limit in SHARED_LIMIT.items() if shared_bytes(dim, config) <= limit)
             constexprs = {
                 "GROUP": 6, "D": dim, "BM": config.bm, "BN": config.bn, "PAGE": 1, "STARTS": False,
-                "EMULATE": False,
+                "MOST": MAX_SPLITS, "EMULATE": False,
             }  # fmt: skip
             yield Variant(
                 "tree_attention", _tree_attention_kernel, signature, constexprs, num_warps=config.warps,
