@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.tui.browser import chromium
 from tests.tui.driving import make_app, opened, rest, screen_text, until
 from tests.tui.fixtures import Stage, stage
+from tests.tui.svg import lean
 
 PICTURES = {
     "tui-run": ((120, 34), "textual-dark", ("w",), "Why"),
@@ -34,14 +35,9 @@ async def draw(made: Stage, folder: Path) -> list[Path]:
             await until(pilot, lambda app=app, text=text: text in screen_text(app))
             await rest(pilot)
             path = folder / f"{name}.svg"
-            path.write_text(alone(app.export_screenshot(title="orchestrate tui")), encoding="utf-8")
+            path.write_text(lean(app.export_screenshot(title="orchestrate tui")), encoding="utf-8")
             paths.append(path)
     return paths
-
-
-def alone(svg: str) -> str:
-    """Without the fonts that Textual's pictures load from the network: a viewer's own monospaced font does."""
-    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
 
 
 def to_png(svg: Path) -> Path | None:

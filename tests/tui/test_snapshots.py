@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from pytest_textual_snapshot import SVGImageExtension
 from syrupy.assertion import SnapshotAssertion
 
 from orchestrator.tui.dialogs import ConfirmScreen, HelpScreen
 from tests.tui.driving import make_app, opened, rest, screen_text, until
 from tests.tui.fixtures import EARLIER_ID, Stage
+from tests.tui.svg import LeanImages
 
 SIZES = [(80, 24), (120, 40), (300, 80)]
 THEMES = ["textual-dark", "textual-light"]
@@ -63,7 +63,7 @@ async def test_views(demo: Stage, snapshot: SnapshotAssertion, size: tuple[int, 
             await pilot.press(key)
             await until(pilot, lambda text=text: text in screen_text(app))
             await rest(pilot)
-            assert app.export_screenshot() == snapshot(name=name, extension_class=SVGImageExtension)
+            assert app.export_screenshot() == snapshot(name=name, extension_class=LeanImages)
 
 
 async def test_pages_and_questions(demo: Stage, snapshot: SnapshotAssertion) -> None:
@@ -72,13 +72,13 @@ async def test_pages_and_questions(demo: Stage, snapshot: SnapshotAssertion) -> 
             await pilot.press(key)
             await until(pilot, lambda: app.run_view.detail)
             await rest(pilot)
-            assert app.export_screenshot() == snapshot(name=name, extension_class=SVGImageExtension)
+            assert app.export_screenshot() == snapshot(name=name, extension_class=LeanImages)
         for key, name, screen in (("C", "cancel", ConfirmScreen), ("K", "steal", ConfirmScreen),
                                   ("question_mark", "help", HelpScreen)):  # fmt: skip
             await pilot.press(key)
             await until(pilot, lambda screen=screen: isinstance(app.screen, screen))
             await rest(pilot)
-            assert app.export_screenshot() == snapshot(name=name, extension_class=SVGImageExtension)
+            assert app.export_screenshot() == snapshot(name=name, extension_class=LeanImages)
             await pilot.press("escape")
             await until(pilot, lambda screen=screen: not isinstance(app.screen, screen))
 
@@ -88,4 +88,4 @@ async def test_other_themes(demo: Stage, snapshot: SnapshotAssertion, theme: str
     async with opened(demo, size=(80, 24), app=make_app(demo, theme=theme)) as (app, pilot):
         await until(pilot, lambda: "pairs (7 of 12)" in screen_text(app))
         await rest(pilot)
-        assert app.export_screenshot() == snapshot(name="run", extension_class=SVGImageExtension)
+        assert app.export_screenshot() == snapshot(name="run", extension_class=LeanImages)
