@@ -38,7 +38,9 @@ def refusals(args: Any) -> list[str]:
         f"DDTREE needs --attention-backend {' or '.join(CPU_BACKENDS)} on CPU, got {backend}.": (
             str(args.device) == "cpu" and backend not in CPU_BACKENDS
         ),
-        "DDTREE supports one device so far: leave --tp-size at 1.": args.tp_size != 1,
+        "DDTREE runs on one device, or on two GPUs: leave --tp-size at 1, or give 2 on a machine with GPUs.": (
+            args.tp_size not in ((1, 2) if str(args.device) == "cuda" else (1,))
+        ),
         "DDTREE does not support pipeline parallelism: leave --pp-size at 1.": args.pp_size != 1,
         "DDTREE does not support --enable-dp-attention yet.": bool(args.enable_dp_attention),
         "DDTREE does not support LoRA adapters yet: drop --enable-lora and --lora-paths.": bool(
@@ -110,12 +112,16 @@ def resolve_args(args: Any) -> None:
     args.speculative_eagle_topk = 1
     if args.max_running_requests is None:
         args.max_running_requests = GPU_DEFAULT_REQUESTS
-    if args.mamba_track_interval < int(width):
-        # SGLang wants the states it keeps for the prefix cache further apart than one step can reach.
-        args.mamba_track_interval = -(-int(width) // TRACK_STEP) * TRACK_STEP
-        logger.info("DDTREE: --mamba-track-interval raised to %d for %d rows", args.mamba_track_interval, width)
+    raise_track_interval(args, int(width))
     if sentence := preflight.check(args, config):
         raise ValueError(sentence)
+
+
+def raise_track_interval(args: Any, width: int) -> None:
+    """SGLang wants the states it keeps for the prefix cache further apart than one step of ``width`` rows can reach."""
+    if args.mamba_track_interval < width:
+        args.mamba_track_interval = -(-width // TRACK_STEP) * TRACK_STEP
+        logger.info("DDTREE: --mamba-track-interval raised to %d for %d rows", args.mamba_track_interval, width)
 
 
 class DDTreeSpecAlgo(CustomSpecAlgo):

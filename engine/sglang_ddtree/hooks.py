@@ -54,6 +54,7 @@ HOOKS = (
         "state for the next step",
     ),
     Hook(f"{WORKER}._validate_phase1_sampling_support", "call", ("self", "batch"), "warns about sampling"),
+    Hook("sglang.srt.distributed:get_tp_group", "call", (), "which rank of a server tells what it did"),
     Hook(
         "sglang.srt.speculative.dflash_info:DFlashVerifyInput", "subclass", (), "verify input with a tree",
     ),
@@ -152,6 +153,10 @@ GPU_HOOKS = (
         ("probs", "top_ks", "top_ps", "min_ps", "need_min_p_sampling", "sampling_seed", "positions"), "seeded sampling",
     ),
     Hook("sglang.srt.mem_cache.memory_pool:KVWriteLoc", "call", (), "K and V of the verify rows go to the pool"),
+    Hook(
+        "sglang.srt.server_args:ServerArgs._handle_mamba_radix_cache", "patch", ("self", "model_arch"),
+        "a hybrid's tracking interval before it is compared with T",
+    ),
     Hook(
         "sglang.srt.layers.radix_attention:RadixAttention", "call", (), "finds layers the tree attention can't serve",
     ),

@@ -23,6 +23,15 @@ def target_tokens(logits: torch.Tensor, sampling: Any, width: int, positions: to
     return torch.where(per_row, greedy, sampled).view(-1, width)
 
 
+def agree_on_samples(chosen: torch.Tensor, sampling: Any, group: Any) -> None:
+    """Every rank takes the first one's tokens, in place, where each of them sampled with noise of its own.
+
+    group: SGLang's tensor-parallel group.  Arg-max tokens are equal anyway, since every rank has the same logits.
+    """
+    if int(group.world_size) > 1 and sampling is not None and not sampling.is_all_greedy:
+        group.broadcast(chosen, src=0)
+
+
 def sample_rows(logits: torch.Tensor, sampling: Any, width: int) -> torch.Tensor:
     """One sample per row from softmax(logits / T) after top-k, top-p and min-p of the row's request, [bs*T] int64."""
     temperatures = sampling.temperatures.view(-1).float().repeat_interleave(width)[:, None]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_func
+from sglang.srt.distributed import get_tp_group
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
@@ -46,8 +47,10 @@ class DDTreeWorker(DFlashWorkerV2):
         self.server_args = server_args
         self._refuse_unknown_drafts()
         self.state_free: StateFreeVerify | None = None
-        self._trace = Trace(self.config.trace, self.config.trace_bytes) if self.config.trace else None
-        self._prometheus = PrometheusExport() if getattr(server_args, "enable_metrics", False) else None
+        self.group = get_tp_group()
+        first = int(self.group.rank_in_group) == 0  # the ranks of one server take the same steps: one of them tells
+        self._trace = Trace(self.config.trace, self.config.trace_bytes) if self.config.trace and first else None
+        self._prometheus = PrometheusExport() if getattr(server_args, "enable_metrics", False) and first else None
         logger.info("DDTREE: %s", self.config)
 
     def _refuse_unknown_drafts(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from sglang.kernels.ops.speculative.dflash import _prepare_dflash_draft_block_unchecked
-from sglang.srt.distributed import get_tp_group
 from sglang.srt.managers.scheduler import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
@@ -22,7 +21,7 @@ from .kernels.compact_kv import KvMover
 from .kernels.walk import walk
 from .metrics import WidthCounts
 from .static_tree import StaticTree
-from .target_tokens import target_tokens
+from .target_tokens import agree_on_samples, target_tokens
 from .verify_attention import TreeVerifyAttention, refusal, widen_page_table
 from .width_graphs import WidthGraphs
 from .width_policy import control_for
@@ -43,7 +42,6 @@ class GraphDDTreeWorker(DDTreeWorker):
         runner = self.target_worker.model_runner
         rows = [width.rows for width in config.widths]
         self.tree = StaticTree(int(server_args.max_running_requests), rows, config.max_depth, self.device)
-        self.group = get_tp_group()
         self._sampler = TreeSampler(runner.model.lm_head, config, self.tree, self.group)
         self._refuse_layers(runner.model)
         # Allocated here, so that SGLang sizes the KV pool with what is left.
@@ -137,8 +135,7 @@ class GraphDDTreeWorker(DDTreeWorker):
         self.row_logits.adjust(logits, batch, tables, barrier)
         self.metrics.stage_done("verify")
         chosen = target_tokens(logits, batch.sampling_info, width, self.tree.positions[:bs])
-        if int(self.group.world_size) > 1 and not batch.sampling_info.is_all_greedy:
-            self.group.broadcast(chosen, src=0)  # every rank has noise of its own
+        agree_on_samples(chosen, batch.sampling_info, self.group)
         result = self.tree.next_output(bs)
         walk(
             chosen, tables, out=(result.path, result.commit_lens, result.bonus, result.out_tokens),

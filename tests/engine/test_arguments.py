@@ -156,3 +156,27 @@ def test_hooks_command_prints_one_json_document(capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["ok"]
     assert len(document["hooks"]) == len(hooks.hooks_of(compat.line()))
+
+
+def test_a_hybrids_tracking_interval_is_raised_before_sglang_compares_it(monkeypatch):
+    """SGLang 0.5.16 compares it with T before it asks the algorithm; a stand-in for its method shows the order."""
+    from sglang.srt.server_args import ServerArgs
+    from sglang_ddtree.plugin import before_hybrid_check
+
+    seen = []
+    monkeypatch.setattr(
+        ServerArgs, "_handle_mamba_radix_cache", lambda args, model_arch: seen.append(args.interval), raising=False
+    )
+    compat.load("0.5.16").watch_arguments(lambda args: setattr(args, "interval", args.interval * 2))
+    ServerArgs._handle_mamba_radix_cache(SimpleNamespace(interval=256), model_arch="any")
+    assert seen == [512]
+    for algorithm, rows, interval in (("DDTREE", 257, 512), ("DDTREE", None, 256), ("DFLASH", 257, 256)):
+        args = arguments(speculative_algorithm=algorithm, speculative_num_draft_tokens=rows, mamba_track_interval=256)
+        before_hybrid_check(args)
+        assert args.mamba_track_interval == interval
+
+
+def test_two_gpus_and_no_more():
+    for tp, refused in ((1, False), (2, False), (3, True)):
+        said = refusals(arguments(device="cuda", attention_backend="fa3", tp_size=tp))
+        assert any("--tp-size" in sentence for sentence in said) == refused

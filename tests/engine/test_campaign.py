@@ -5,14 +5,34 @@ from __future__ import annotations
 import json
 import math
 import random
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sglang_ddtree.bench import campaign_checks as checks
-from sglang_ddtree.bench.campaign import Campaign, Plan, arms_of
+from sglang_ddtree.bench.campaign import Campaign
+from sglang_ddtree.bench.campaign_long import greatest_gap
+from sglang_ddtree.bench.campaign_plan import (
+    ENGINE,
+    MAIN,
+    NARROW,
+    NARROW_CHANGE,
+    REFUSED,
+    SEEDED,
+    TWO_GPUS,
+    VARIANTS,
+    Plan,
+    Reference,
+    arms_of,
+    changed_engine,
+)
 from sglang_ddtree.bench.chi_squared import homogeneity
 from sglang_ddtree.bench.serve import classified
+from sglang_ddtree.bench.server import Server
 
 
 def test_a_two_by_two_table_by_hand():
@@ -88,7 +108,70 @@ def test_a_failed_check_is_a_row_and_no_end(tmp_path: Path):
 def test_variants_change_one_switch(tmp_path: Path):
     plan = Plan("pair", "target", "draft", 64, on_cpu=False)
     main = plan.arguments("tree")
-    for arm in set(arms_of(False, False)) - {"reference", "linear", "tree", "broken draft", "seeded reference"}:
+    for arm in VARIANTS:
         changed = set(plan.arguments(arm)) ^ set(main)
         assert 1 <= len(changed) <= 2, (arm, changed)
-    assert Plan("pair", "t", "d", 64, False, tp=2).arguments("tree")[-6:] != main[-6:]
+    assert {"--tp-size", "2"} <= set(plan.arguments(TWO_GPUS)) - set(main)
+    assert plan.environment("widths", tmp_path)["SGLANG_DDTREE_CONTROL_TOKEN"] == plan.token
+
+
+def test_every_arm_is_asked_something_or_must_not_start():
+    arms = set(arms_of(False, False)) - {*MAIN, *VARIANTS, *SEEDED, *REFUSED}
+    assert arms == {"widths", NARROW, "broken draft"}
+    assert set(arms_of(False, True, 2)) - set(arms_of(False, True)) == {TWO_GPUS}
+    assert set(arms_of(False, True)) < set(arms_of(False, False))
+
+
+def test_a_control_changes_one_line_of_a_copy(tmp_path: Path):
+    folder = changed_engine(*NARROW_CHANGE, tmp_path / "engine")
+    ours = (ENGINE / "sglang_ddtree" / NARROW_CHANGE[0]).read_text().splitlines()
+    theirs = (folder / "sglang_ddtree" / NARROW_CHANGE[0]).read_text().splitlines()
+    assert sum(a != b for a, b in zip(ours, theirs, strict=True)) == 1
+    with pytest.raises(ValueError, match="0 times"):
+        changed_engine(NARROW_CHANGE[0], "no such line", "", tmp_path / "again")
+
+
+class Reader(Replies):
+    """A server that reads a text and finds each token ``gaps`` nats worse than its favourite."""
+
+    def __init__(self, gaps: list[float]) -> None:
+        super().__init__([5, 7, 9])
+        self.gaps = gaps
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        said = [[None, 1, None]] + [[-0.5 - gap, 7, None] for gap in self.gaps]
+        best = [None] + [[[-0.5, 8, None]] for _ in self.gaps]
+        return {"meta_info": {"input_token_logprobs": said, "input_top_logprobs": best}}
+
+
+def test_the_greatest_gap_of_a_text_is_found_and_a_short_score_is_no_score():
+    server: Any = Reader([0.0, 1.5, 0.25])
+    assert math.isclose(greatest_gap(server, [1], [5, 7, 9]), 1.5)
+    with pytest.raises(ValueError, match="scored 3 of 9"):
+        greatest_gap(server, [1], [5] * 9)
+
+
+def test_a_server_that_must_not_start_has_to_say_why_and_end(tmp_path: Path):
+    def server(code: str) -> Any:
+        log = tmp_path / "log"
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=log.open("w"), stderr=subprocess.STDOUT)
+        tail = lambda lines: "\n".join(log.read_text().splitlines()[-lines:])  # noqa: E731
+        return SimpleNamespace(process=process, log=log, tail=tail)
+
+    assert checks.refused(server("raise SystemExit('it does not fit')"), "fit", 20)["ok"]
+    assert not checks.refused(server("print('it does not fit')"), "fit", 20)["ok"]
+    assert not checks.refused(server("raise SystemExit('other')"), "fit", 20)["ok"]
+    slow = server("import time; time.sleep(60)")
+    assert not checks.refused(slow, "fit", 0)["ok"]
+    slow.process.kill()
+
+
+def test_the_reference_keeps_greedy_answers_only(monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(Server, "post", lambda self, path, body, timeout=120: asked.append(body) or {"output_ids": []})
+    reference = Reference.__new__(Reference)
+    reference._known, reference._lock = {}, threading.RLock()
+    for _ in range(2):
+        reference.generate([1], 4)
+        reference.generate([1], 4, temperature=1.0)
+    assert len(asked) == 3

@@ -1,72 +1,96 @@
-"""Ranks that each hold a part of the vocabulary choose the candidates that one holding all of it would choose."""
+"""Two processes that each hold half of the vocabulary build the tree that one holding all of it would build."""
 
 from __future__ import annotations
 
-import threading
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from sglang_ddtree.draft_tree import VocabularyShards
 from sglang_ddtree.kernels.reference.topk_lse import topk_lse
 from sglang_ddtree.kernels.topk_lse import TopKScratch
+from sglang_ddtree.kernels.tree_build import tree_build
+from sglang_ddtree.target_tokens import agree_on_samples, target_tokens
+
+RANKS, ROWS, VOCABULARY, K = 2, 3, 5000, 8
+Work = Callable[[int, Any], list[torch.Tensor]]
 
 
-class Ranks:
-    """The gather of a tensor-parallel group, between threads; ``as_rank`` is the group as one of them sees it."""
+def on_two_ranks(folder: Path, work: Work) -> list[list[torch.Tensor]]:
+    """What ``work(rank, group)`` gives in each of two processes; group answers as SGLang's tensor-parallel group."""
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_one_rank, args=(folder, rank, work)) for rank in range(RANKS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
-    def __init__(self, size: int) -> None:
-        self.size, self.given = size, [torch.empty(0)] * size
-        self.barrier = threading.Barrier(size)
 
-    def as_rank(self, rank: int) -> SimpleNamespace:
-        def gather(output: torch.Tensor, mine: torch.Tensor) -> None:
-            self.given[rank] = mine
-            self.barrier.wait(60)
-            output.copy_(torch.cat(self.given))
-            self.barrier.wait(60)
+def _one_rank(folder: Path, rank: int, work: Work) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    group = SimpleNamespace(
+        world_size=RANKS,
+        all_gather_into_tensor=dist.all_gather_into_tensor,
+        broadcast=lambda tensor, src: dist.broadcast(tensor, src=src),
+    )
+    torch.save(work(rank, group), folder / f"{rank}.pt")
+    dist.destroy_process_group()
 
-        return SimpleNamespace(world_size=self.size, all_gather_into_tensor=gather)
+
+def with_ties(poisoned: bool) -> torch.Tensor:
+    """Logits [ROWS, V] with many ties, across the two halves too; poisoned: one row has a NaN."""
+    torch.manual_seed(2)
+    logits = torch.randn(ROWS, VOCABULARY).round(decimals=1)
+    if poisoned:
+        logits[1, 4321] = torch.nan
+    return logits
 
 
 @pytest.mark.parametrize("poisoned", [False, True])
-def test_two_ranks_choose_as_one(poisoned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(2)
-    rows, vocabulary, k, ranks = 3, 5000, 8, 2
-    logits = torch.randn(rows, vocabulary).round(decimals=1)  # many ties, across the parts too
-    if poisoned:
-        logits[1, 4321] = torch.nan
-    want_logp, want_ids = topk_lse(logits, k)
-    part = vocabulary // ranks
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
-    group = Ranks(ranks)
-    # Triton's interpreter is not made for threads: one launch at a time.
-    lock = threading.Lock()
+def test_two_ranks_build_the_tree_of_one(poisoned: bool, tmp_path: Path) -> None:
+    logits, part = with_ties(poisoned), VOCABULARY // RANKS
 
-    def one(rank: int) -> None:
-        shards = VocabularyShards(SimpleNamespace(org_vocab_start_index=rank * part), group.as_rank(rank))
-        out = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.int64)
-        shards.topk_lse(logits[:, rank * part : (rank + 1) * part], k, out, TopKScratch.empty(rows, part, k, "cpu"))
-        found.append(out)
+    def work(rank: int, group: Any) -> list[torch.Tensor]:
+        shards = VocabularyShards(SimpleNamespace(org_vocab_start_index=rank * part), group)
+        out = torch.empty(ROWS, K), torch.empty(ROWS, K, dtype=torch.int64)
+        shards.topk_lse(logits[:, rank * part : (rank + 1) * part], K, out, TopKScratch.empty(ROWS, part, K, "cpu"))
+        tables = tree_build(out[0][None], out[1][None], 20)
+        return [*out, *(getattr(tables, name) for name in ("tok", "par", "dep", "count"))]
 
-    from sglang_ddtree import draft_tree
-
-    for name in ("topk_lse", "merge_shards"):
-        original = getattr(draft_tree, name)
-
-        def locked(*args, _original=original, **kwargs):
-            with lock:
-                return _original(*args, **kwargs)
-
-        monkeypatch.setattr(draft_tree, name, locked)
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert len(found) == ranks
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
+    first, second = on_two_ranks(tmp_path, work)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    want_logp, want_ids = topk_lse(logits, K)
     usable = torch.isfinite(want_logp[:, 0])
-    assert torch.equal(found[0][1][usable], want_ids[usable])
-    torch.testing.assert_close(found[0][0], want_logp)
+    assert torch.equal(first[1][usable], want_ids[usable])
+    torch.testing.assert_close(first[0], want_logp)
+    whole = tree_build(want_logp[None], want_ids[None], 20)
+    assert torch.equal(first[2][:, 1:], whole.tok[:, 1:])
+    assert torch.equal(first[3], whole.par)
+
+
+def test_two_ranks_take_the_same_samples(tmp_path: Path) -> None:
+    width = 4
+    sampling = SimpleNamespace(
+        is_all_greedy=False, sampling_seed=None, temperatures=torch.ones(2, 1), top_ks=torch.tensor([1 << 30, 1]),
+        need_top_k_sampling=False, need_top_p_sampling=False, need_min_p_sampling=False,
+    )  # fmt: skip
+
+    def work(rank: int, group: Any) -> list[torch.Tensor]:
+        logits = torch.zeros(2 * width, 1000)
+        torch.manual_seed(rank)
+        own = target_tokens(logits, sampling, width, torch.zeros(2, width, dtype=torch.int64))
+        shared = own.clone()
+        agree_on_samples(shared, sampling, group)
+        return [own, shared]
+
+    (own, shared), (other_own, other_shared) = on_two_ranks(tmp_path, work)
+    assert not torch.equal(own, other_own)
+    assert torch.equal(shared, own)
+    assert torch.equal(shared, other_shared)

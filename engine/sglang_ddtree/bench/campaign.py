@@ -1,10 +1,10 @@
 """Everything a server with DDTREE must do right, on real servers with the shipped pairs: one command on a GPU host.
 
-    python -m sglang_ddtree.bench.campaign engine/models --json FILE --seconds 240
+    python -m sglang_ddtree.bench.campaign engine/models --json FILE --seconds 240 --gpus 0
 
 Each pair is served by several servers at once: without speculation (the reference), with linear DFLASH, with DDTREE, and
-with DDTREE under one changed switch each.  Results are written after every check; a check for which no time is left is
-written down as not run.  On a machine without a GPU --cpu runs what makes sense there through sglang_cpu.
+with DDTREE under one changed switch each.  Every server is asked as soon as it is up, and results are written after every
+check; what there was no time for is written down as not run.  --cpu runs what makes sense without a GPU, through sglang_cpu.
 """
 
 from __future__ import annotations
@@ -12,113 +12,41 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import campaign_checks as checks
+from . import campaign_long as long
 from .campaign_checks import IdLists, timed
+from .campaign_plan import (
+    BATCH,
+    CHUNK,
+    CONTEXT,
+    HELD,
+    MAIN,
+    NARROW,
+    PROMPT_SETS,
+    REFUSED,
+    SEEDED,
+    TWO_GPUS,
+    VARIANTS,
+    Plan,
+    arms_of,
+    target_for,
+)
 from .report import write_result
 from .serve import measure_speed, prompts
-from .server import Server, ddtree, linear
 
-CONTEXT = 1024
-CHUNK = 128
-BATCH = 32
-PROMPT_SETS = ("code", "chat", "verbatim", "math")
-# Switches that must not change a text, each on a server of its own.
-VARIANTS: dict[str, list[str]] = {
-    "eager": ["--disable-cuda-graph"],
-    "no overlap": ["--disable-overlap-schedule"],
-    "triton": [],
-    "page 16": ["--page-size", "16"],
-    "16 rows": [],
-}
-MAIN = ("reference", "linear", "tree")
-SEEDED = ("seeded reference", "seeded tree")
-
-
-@dataclass
-class Plan:
-    """One pair: folders, widths and the servers that are asked."""
-
-    label: str
-    target: str
-    draft: str
-    width: int
-    on_cpu: bool
-    tp: int = 1
-    servers: dict[str, Server] = field(default_factory=dict)
-
-    def arguments(self, arm: str) -> list[str]:
-        backend = "intel_amx" if self.on_cpu else ("triton" if arm == "triton" else "fa3")
-        base = ["--model-path", self.target, "--attention-backend", backend, "--context-length", str(CONTEXT)]
-        if not self.on_cpu:
-            base += [
-                "--mem-fraction-static", "0.3", "--max-total-tokens", "60000", "--max-running-requests", str(BATCH),
-                "--cuda-graph-max-bs-decode", str(BATCH), "--chunked-prefill-size", str(CHUNK), "--trust-remote-code",
-            ]  # fmt: skip
-        if "hybrid" in self.label and not self.on_cpu:
-            base += ["--max-mamba-cache-size", "256"]  # else states so small fill the card
-        if self.tp > 1 and arm != "reference":
-            base += ["--tp-size", str(self.tp), "--disable-custom-all-reduce"]
-        if arm in SEEDED:
-            base.append("--enable-deterministic-inference")
-        if arm in ("reference", "seeded reference"):
-            # With overlap SGLang's own penalties are one token late.
-            return [*base, "--disable-overlap-schedule"]
-        if arm == "linear":
-            return base + linear(self.draft, backend)
-        draft = self.broken_draft() if arm == "broken draft" else self.draft
-        extra = ["--enable-metrics"] if arm == "broken draft" else VARIANTS.get(arm, [])
-        return base + ddtree(draft, backend, 16 if arm == "16 rows" else self.width) + extra
-
-    def broken_draft(self) -> str:
-        """A copy of the draft whose last norm is NaN, so that every hidden state it gives is."""
-        import torch
-        from safetensors.torch import load_file, save_file
-
-        folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"broken-draft-{self.label}-{os.getpid()}"
-        shutil.copytree(self.draft, folder, dirs_exist_ok=True)
-        for file in folder.glob("*.safetensors"):
-            weights = load_file(file)
-            names = [name for name in weights if name in ("norm.weight", "model.norm.weight")]
-            if not names:
-                raise ValueError(f"{file} has no final norm to break: look for its name in the draft's weights.")
-            for name in names:
-                weights[name] = torch.full_like(weights[name], torch.nan)
-            save_file(weights, file, metadata={"format": "pt"})
-        return str(folder)
-
-    def start(self, arms: list[str], logs: Path, port: int) -> None:
-        for i, arm in enumerate(arms):
-            log = logs / f"{self.label}-{arm.replace(' ', '-')}.log"
-            self.servers[arm] = Server(arm, self.arguments(arm), port + 20 * i, log, on_cpu=self.on_cpu)
-
-    def await_start(self, campaign: Campaign, arms: list[str]) -> None:
-        """Wait for servers; one that does not come up is a failed row."""
-        for name in arms:
-            server = self.servers[name]
-            if not server.wait(min(400 if self.on_cpu else 120, max(campaign.left(), 1))):
-                late = server.alive() and campaign.left() <= 0
-                why = {"ok": None, "not_run": "not up when the time was over"} if late else {"ok": False}
-                campaign.add({"pair": self.label, "check": f"start: {name}", **why, "log": server.tail(4)[-600:]})
-                server.stop()
-                self.servers.pop(name, None)
-
-    def stop(self, keep: tuple[str, ...] = ()) -> None:
-        for name in [name for name in self.servers if name not in keep]:
-            self.servers.pop(name).stop()
+COMPARED = ("eager", "no overlap")  # asked once more at the end, beside the main server
 
 
 class Campaign:
-    """Collects rows, keeps to the time, writes as it goes; two pairs use it from two threads."""
+    """Collects rows, keeps to the time, writes as it goes; several threads use it."""
 
     def __init__(self, seconds: float, file: Path | None, left_out: tuple[str, ...] = ()) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -136,7 +64,7 @@ class Campaign:
             if self.file:
                 write_result(self.file, "campaign", self.rows)
 
-    def check(self, plan: Plan, name: str, run: Callable[[], dict[str, Any]], needs: float = 10) -> None:
+    def check(self, plan: Plan, name: str, run: Callable[[], dict[str, Any]], needs: float = 8) -> None:
         """Run one check if ``needs`` seconds are left, and keep its row."""
         head = {"pair": plan.label, "check": name}
         if f"{plan.label}:{name}".startswith(self.left_out or ("\0",)):
@@ -146,86 +74,127 @@ class Campaign:
         else:
             self.add({**head, **timed(run)})
 
-
-def arms_of(on_cpu: bool, hybrid: bool) -> list[str]:
-    """Everything this device runs; seeds once, since they have nothing to do with recurrent layers."""
-    extra = [] if on_cpu else [*VARIANTS, *(() if hybrid else SEEDED)]
-    return [*MAIN, *extra, "broken draft"]
+    def up(self, plan: Plan, arm: str) -> bool:
+        """Wait for a server as long as there is time; one that does not come up is a failed row."""
+        server = plan.servers[arm]
+        if server.wait(max(self.left(), 1)):
+            return True
+        why = {"ok": None, "not_run": "not up when the time was over"} if server.alive() else {"ok": False}
+        self.add({"pair": plan.label, "check": f"start: {arm}", **why, "log": server.tail(4)[-600:]})
+        return False
 
 
 def check_pair(campaign: Campaign, plan: Plan, arms: list[str], logs: Path, port: int, asked: IdLists) -> None:
-    """Start a pair's servers and ask them everything; the variants start while the main ones are asked."""
-    main_arms = [arm for arm in arms if arm in MAIN]
+    """Start a pair's servers and ask each everything that concerns it, as soon as it is up."""
     others = [arm for arm in arms if arm not in MAIN]
-    plan.start(main_arms, logs, port)
-    plan.await_start(campaign, main_arms)
-    plan.start(others, logs, port + 100)
-    servers = plan.servers
-    if "reference" in servers and "tree" in servers:
-        main_checks(campaign, plan, asked)
-        plan.await_start(campaign, others)
-        variant_checks(campaign, plan, asked)
+    plan.start([*(arm for arm in arms if arm in MAIN), *others], logs, port)
+    alive = {arm for arm in arms if arm in MAIN and campaign.up(plan, arm)}
+    threads: list[threading.Thread] = []
+    if {"reference", "tree"} <= alive:
+        for arm in others:
+            threads.append(threading.Thread(target=variant_checks, args=(campaign, plan, arm, asked)))
+            threads[-1].start()
+        main_checks(campaign, plan, alive, asked)
+    for thread in threads:
+        thread.join()
+    same_as_tree(campaign, plan, asked[:6])
     plan.stop(keep=MAIN)
 
 
-def main_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
-    """What one server with DDTREE is asked."""
-    reference, tree, few = plan.servers["reference"], plan.servers["tree"], asked[:6]
+def main_checks(campaign: Campaign, plan: Plan, alive: set[str], asked: IdLists) -> None:
+    """What one server with DDTREE is asked, and linear DFLASH beside it."""
+    reference, few = plan.servers["reference"], asked[:6]
+    both = {name: plan.servers[name] for name in ("tree", "linear") if name in alive}
+    room = CONTEXT - max(len(ids) for ids in few) - 8
 
     def check(name: str, run: Callable[[], dict[str, Any]], needs: float = 8) -> None:
         campaign.check(plan, name, run, needs)
 
-    for name in ("linear", "tree"):
-        if name in plan.servers:
-            check(f"greedy: {name}", lambda s=plan.servers[name]: checks.greedy(reference, s, asked, 96))  # type: ignore[misc]
+    if "linear" in both:
+        check("greedy: linear", lambda: checks.greedy(reference, both["linear"], asked, 96))
+    step_checks(campaign, plan, "tree", asked)
+    if "linear" in both:
+        check(
+            "multi-turn over the prefix cache: linear",
+            lambda: checks.turns(reference, both["linear"], few[:4], asked[-1][:12]),
+        )
+        # No faults of ours where these fail: linear DFLASH's rows are as narrow as those of the control.
+        run = lambda: {**long.context_limit(reference, both["linear"], asked, CONTEXT), "ok": None}  # noqa: E731
+        check("yardstick: linear at the context limit", run)
+        run = lambda: {**long.long_texts(reference, both["linear"], few, room), "ok": None}  # noqa: E731
+        check("yardstick: long texts of linear", run)
     check("yardstick: the reference against itself", lambda: checks.own_noise(reference, asked))
+
+
+def step_checks(campaign: Campaign, plan: Plan, arm: str, asked: IdLists) -> None:
+    """What every server with DDTREE is asked that nobody else is asking."""
+    reference, tree, few = plan.servers["reference"], plan.servers[arm], asked[:6]
+
+    def check(name: str, run: Callable[[], dict[str, Any]], needs: float = 8) -> None:
+        campaign.check(plan, f"{name}: {arm}", run, needs)
+
+    check("greedy", lambda: checks.greedy(reference, tree, asked, 96))
+    check("context limit", lambda: long.context_limit(reference, tree, asked, CONTEXT))
     long_ids = (asked[0] * 20)[: 4 * CHUNK + 37]
     check("chunked prefill", lambda: checks.greedy(reference, tree, [long_ids, long_ids[5:-3]], 64))
-    for name in ("tree", "linear"):
-        if name in plan.servers:
-            run = lambda s=plan.servers[name]: checks.turns(reference, s, few[:4], asked[-1][:12])  # noqa: E731
-            check(f"multi-turn over the prefix cache: {name}", run)
+    check("multi-turn over the prefix cache", lambda: checks.turns(reference, tree, few[:4], asked[-1][:12]))
     wide = 8 if plan.on_cpu else BATCH
     lengths = [16] * (wide - 12 if wide > 12 else 3) + [40] * (11 if wide > 12 else 4) + [120]
     many = [asked[i % len(asked)] for i in range(wide)]
     check(f"batch {wide} to 1", lambda: checks.together(reference, tree, many, lengths))
     check("stop tokens and strings", lambda: checks.stops(reference, tree, few[:4]))
-    both = {name: plan.servers[name] for name in ("tree", "linear") if name in plan.servers}
-    room = CONTEXT - max(len(ids) for ids in few) - 8
-    check("long texts", lambda: checks.long_texts(reference, both, few, room))
-    for name, server in both.items():
-        check(f"context limit: {name}", lambda s=server: checks.context_limit(reference, s, asked, CONTEXT))  # type: ignore[misc]
     check("penalties and biases", lambda: checks.penalties(reference, tree, asked))
+    total, gone = (40, 10) if plan.on_cpu else (200, 50)
+    check(f"{total} requests, {gone} aborted", lambda: checks.aborts(reference, tree, asked, total, gone), needs=15)
+    room = CONTEXT - max(len(ids) for ids in few) - 8
+    check("long texts", lambda: long.long_texts(reference, tree, few, room))
     if plan.on_cpu:
-        campaign.add(
-            {"pair": plan.label, "check": "sampling", "ok": None, "not_run": "SGLang's DFLASH is greedy on CPU"}
-        )
+        row = {"pair": plan.label, "check": "sampling", "ok": None, "not_run": "SGLang's DFLASH is greedy on CPU"}
+        campaign.add(row)
     else:
         check("greedy beside sampled", lambda: checks.beside_sampled(reference, tree, asked))
         check("sampling", lambda: checks.sampling(reference, tree, asked[0], 1536), needs=20)
-    total, aborted = (40, 10) if plan.on_cpu else (200, 50)
-    check(
-        f"{total} requests, {aborted} aborted", lambda: checks.aborts(reference, tree, asked, total, aborted), needs=15
-    )
 
 
-def variant_checks(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
-    """What is asked of servers that differ from the main one in one switch, or have a broken draft."""
-    servers, few = plan.servers, asked[:6]
-    reference, tree = servers["reference"], servers["tree"]
-    for name in VARIANTS:
-        if name in servers:
-            run = lambda s=servers[name]: checks.greedy(reference, s, asked, 96)  # noqa: E731
-            campaign.check(plan, f"greedy: {name}", run)
-    for name in ("eager", "no overlap"):
-        if name in servers:
-            run = lambda s=servers[name]: checks.equal_acceptance(tree, s, few)  # noqa: E731
+def variant_checks(campaign: Campaign, plan: Plan, arm: str, asked: IdLists) -> None:
+    """What is asked of a server that differs from the main one in one switch, has a broken draft, or must not start."""
+    servers = plan.servers
+    if arm in REFUSED:
+        campaign.check(plan, arm, lambda: checks.refused(servers[arm], REFUSED[arm][2], campaign.left()))
+        return
+    if not campaign.up(plan, arm):
+        return
+    reference: Any = servers["reference"]
+    server = servers[arm]
+    if arm in VARIANTS:
+        campaign.check(plan, f"greedy: {arm}", lambda: checks.greedy(reference, server, asked, 96))
+        campaign.check(
+            plan, f"context limit: {arm}", lambda: long.context_limit(reference, server, asked, CONTEXT), needs=15
+        )
+    elif arm in HELD:
+        if arm == TWO_GPUS:
+            step_checks(campaign, plan, arm, asked)
+        run = lambda: long.every_width(reference, server, plan.token, asked, CONTEXT)  # noqa: E731
+        campaign.check(plan, f"every width of one server: {arm}", run, needs=20)
+    elif arm == NARROW:
+        run = lambda: long.narrow_rows(reference, server, asked, CONTEXT)  # noqa: E731
+        campaign.check(plan, "control: a narrow page table changes a neighbour", run, needs=15)
+    elif arm == "broken draft":
+        campaign.check(plan, "draft of NaN", lambda: checks.broken_draft(reference, server, asked))
+    elif arm == SEEDED[1] and campaign.up(plan, SEEDED[0]):
+        campaign.check(plan, "seeds", lambda: checks.seeds(servers[SEEDED[0]], server, asked[:6]))
+        servers[SEEDED[0]].stop()
+    if arm not in (*COMPARED, SEEDED[0]):
+        server.stop()  # an idle scheduler still spins, and the others need the processors
+
+
+def same_as_tree(campaign: Campaign, plan: Plan, asked: IdLists) -> None:
+    """Graphs and overlap change no acceptance; asked when nobody else asks the main server."""
+    tree = plan.servers["tree"]
+    for name in COMPARED:
+        if name in plan.servers and plan.servers[name].wait(0.5):
+            run = lambda s=plan.servers[name]: checks.equal_acceptance(tree, s, asked)  # noqa: E731
             campaign.check(plan, f"equal acceptance: {name}", run)
-    if "broken draft" in servers:
-        broken = servers["broken draft"]
-        campaign.check(plan, "draft of NaN", lambda: checks.broken_draft(reference, broken, asked))
-    if all(name in servers for name in SEEDED):
-        campaign.check(plan, "seeds", lambda: checks.seeds(servers[SEEDED[0]], servers[SEEDED[1]], few))
 
 
 def main() -> int:
@@ -236,10 +205,9 @@ def main() -> int:
     parser.add_argument("--leave-out", default="", help="PAIR:CHECK,... (a check by the first letters of its name)")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=240, help="when to stop beginning new checks")
-    parser.add_argument("--stagger", type=float, default=0, help="seconds between the starts of two pairs")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of the speed rows; 0 leaves them out")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of the speed rows; 0 leaves them out")
     parser.add_argument("--port", type=int, default=31000)
-    parser.add_argument("--tp", type=int, default=1, help="GPUs per server, the reference's excepted")
+    parser.add_argument("--gpus", default="", help="0,1: a GPU per pair, and servers on both; default: the first")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -247,37 +215,28 @@ def main() -> int:
     campaign = Campaign(options.seconds, options.json, tuple(filter(None, options.leave_out.split(","))))
     plans, threads = [], []
     # In a process of its own: its arithmetic must not hold up the requests.
-    command = [sys.executable, "-m", "sglang_ddtree.bench.campaign_drift"]
-    drift = (
-        None if options.cpu else subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    )
+    drift = None if options.cpu else start_drift()
     try:
         for i, label in enumerate(options.pairs.split(",")):
             folder = options.models / label
+            gpus = options.gpus.split(",")
             plan = Plan(
-                label,
-                target_for(folder, options.cpu, out),
-                str(folder / "draft"),
-                options.width,
-                options.cpu,
-                options.tp,
-            )
+                label, target_for(folder, options.cpu), str(folder / "draft"), options.width, options.cpu, gpus[i % len(gpus)],
+            )  # fmt: skip
             plans.append(plan)
             sets = [options.models / "prompts" / f"{name}.jsonl" for name in PROMPT_SETS]
             asked = [ids[:400] for ids in prompts(plan.target, sets, 3)]
-            arms = options.arms.split(",") if options.arms else arms_of(options.cpu, "hybrid" in label)
+            arms = options.arms.split(",") if options.arms else arms_of(options.cpu, "hybrid" in label, len(gpus))
             arms = [arm for arm in arms if not f"{label}:start: {arm}".startswith(campaign.left_out or ("\0",))]
             args = (campaign, plan, arms, out, options.port + 1000 * i, asked)
             threads.append(threading.Thread(target=check_pair, args=args))
             threads[-1].start()
             if options.cpu:
                 threads[-1].join()  # two pairs at once are too much for a small machine
-            elif i == 0:
-                time.sleep(options.stagger)
+        if drift is not None:
+            campaign.check(plans[-1], "drift of a recurrent state", lambda: drift_result(drift, campaign.left()), 1)
         for thread in threads:
             thread.join()
-        if drift is not None:
-            campaign.check(plans[-1], "drift of a recurrent state", lambda: drift_result(drift, campaign.left()))
         for plan in plans if options.rounds else []:
             speed_rows(campaign, plan, asked, options.rounds)
     finally:
@@ -288,6 +247,11 @@ def main() -> int:
     return 1 if any(row.get("ok") is False for row in campaign.rows) else 0
 
 
+def start_drift() -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sglang_ddtree.bench.campaign_drift"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def drift_result(process: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
     text, _ = process.communicate(timeout=max(seconds, 1))
     if process.returncode:
@@ -295,26 +259,13 @@ def drift_result(process: subprocess.Popen[str], seconds: float) -> dict[str, An
     return dict(json.loads(text.strip().splitlines()[-1]))
 
 
-def target_for(folder: Path, on_cpu: bool, out: Path) -> str:
-    """The target's folder; SGLang 0.5.16 needs the hybrid in Qwen3-Next form."""
-    config = json.loads((folder / "target" / "config.json").read_text())
-    if on_cpu or config["model_type"] != "qwen3_5_text":
-        return str(folder / "target")
-    from models.convert import to_qwen3_next
-
-    converted = Path(os.environ.get("TMPDIR", "/tmp")) / f"{folder.name}-converted-{os.getpid()}"
-    to_qwen3_next(folder / "target", converted)
-    return str(converted)
-
-
 def speed_rows(campaign: Campaign, plan: Plan, asked: IdLists, rounds: int) -> None:
-    """Tokens per second of the three main servers, with all others gone."""
+    """Tokens per second of the main servers, with all others gone."""
     arms = {name: plan.servers[name] for name in ("linear", "tree") if name in plan.servers}
     if len(arms) < 2 or campaign.left() < 15:
         campaign.add({"pair": plan.label, "check": "speed", "ok": None, "not_run": "no time was left"})
         return
-    rows = measure_speed(arms, asked, 192, rounds, sizes=(1, 8))
-    for row in rows:
+    for row in measure_speed(arms, asked, 192, rounds, sizes=(1, 8)):
         campaign.add({"pair": plan.label, "ok": True, **row})
 
 

@@ -7,12 +7,14 @@ own gap between the two tokens decides whether it is a tie (``serve.TIE_NATS``),
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from .campaign_long import compared
 from .chi_squared import homogeneity
 from .serve import TIE_NATS, classified, mixed_batch, parity
 from .server import Server
@@ -80,8 +82,8 @@ def turns(reference: Server, arm: Server, asked: IdLists, new_text: list[int], r
             if turn:
                 cached.append(int(answer["meta_info"].get("cached_tokens") or 0))
             context += want + new_text
-    found = classified(reference, prompts, wanted, got)
-    return {"ok": not found["different"] and sum(cached) > 0, "cached_tokens": cached, **found}
+    found = compared(reference, prompts, wanted, got)
+    return {**found, "ok": found["ok"] and sum(cached) > 0, "cached_tokens": cached}
 
 
 def stops(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
@@ -119,39 +121,6 @@ def stops(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
         "inside_a_path": inside,
         "wrong": wrong,
     }
-
-
-def long_texts(reference: Server, arms: dict[str, Server], asked: IdLists, tokens: int) -> dict[str, Any]:
-    """Texts long enough for every tracked state and many splits of the prefix, alone and in one batch, for each arm."""
-
-    def batch(server: Server) -> IdLists:
-        return [answer["output_ids"] for answer in server.generate(asked, tokens)]
-
-    wanted = batch(reference)
-    rows: dict[str, Any] = {}
-    for name, arm in arms.items():
-        rows[f"{name} in a batch"] = classified(reference, asked, wanted, batch(arm))
-        rows[f"{name} in a batch again"] = classified(reference, asked, wanted, batch(arm))
-        alone = [arm.generate(ids, tokens)["output_ids"] for ids in asked]
-        rows[f"{name} alone"] = classified(reference, asked, wanted, alone)
-    return {"ok": not any(row["different"] for row in rows.values()), "tokens": tokens, **rows}
-
-
-def context_limit(reference: Server, arm: Server, asked: IdLists, limit: int) -> dict[str, Any]:
-    """A request that runs into the context limit, beside one whose answer must not change."""
-    long_ids, beside = asked[0], asked[1]
-    room = limit - len(long_ids) - 1
-    lengths = [room, max(room - 40, 8)]
-    parameters = [{"temperature": 0, "max_new_tokens": n, "ignore_eos": True} for n in lengths]
-    answers = arm.post("/generate", {"input_ids": [long_ids, beside], "sampling_params": parameters})
-    wanted = [reference.generate(ids, n)["output_ids"] for ids, n in zip((long_ids, beside), lengths, strict=True)]
-    alone = arm.generate(beside, lengths[1])["output_ids"]
-    found = classified(reference, [long_ids, beside], wanted, [answer["output_ids"] for answer in answers])
-    full = len(answers[0]["output_ids"]) == len(wanted[0])
-    return {
-        "ok": not found["different"] and full and arm.alive(), "limit": limit, "generated": len(answers[0]["output_ids"]),
-        "neighbour_equal_to_alone": alone == answers[1]["output_ids"], **found,
-    }  # fmt: skip
 
 
 def penalties(reference: Server, arm: Server, asked: IdLists) -> dict[str, Any]:
@@ -212,7 +181,8 @@ def sampling(reference: Server, arm: Server, prompt: list[int], draws: int, batc
     }  # fmt: skip
     rows, ok, seen = {}, True, {}
     for name, extra in settings.items():
-        a, b = _draw(reference, prompt, draws, batch, extra), _draw(arm, prompt, draws, batch, extra)
+        with ThreadPoolExecutor(2) as pool:
+            a, b = pool.map(lambda server, x=extra: _draw(server, prompt, draws, batch, x), (reference, arm))  # type: ignore[misc]
         seen[name] = b
         tests = {
             # The second token is the first that a tree produced; pairs and the last token look further down the path.
@@ -306,10 +276,18 @@ def broken_draft(reference: Server, arm: Server, asked: IdLists) -> dict[str, An
     return {"ok": ok, "passes_for_40_tokens": steps, "counted": counted, **found}
 
 
-def refused(server: Server, words: str) -> dict[str, Any]:
-    """A configuration that can't be served ends with a sentence that names it."""
-    text = server.log.read_text(errors="replace")
-    return {"ok": not server.alive() and words in text, "last_line": server.tail(1)}
+def refused(server: Server, words: str, seconds: float) -> dict[str, Any]:
+    """A configuration that can't be served ends by itself within ``seconds``, with a sentence that names it."""
+    try:
+        code = server.process.wait(max(seconds, 1))
+    except subprocess.TimeoutExpired:
+        return {"ok": False, "error": "still running", "last_line": server.tail(1)[-300:]}
+    said = [line for line in server.log.read_text(errors="replace").splitlines() if words in line]
+    return {
+        "ok": bool(said) and code != 0,
+        "code": code,
+        "sentence": said[-1][-600:] if said else server.tail(2)[-600:],
+    }
 
 
 def timed(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:

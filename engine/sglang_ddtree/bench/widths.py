@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
+import random
 import secrets
 import statistics
 import sys
@@ -21,7 +23,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from .campaign import PROMPT_SETS, target_for
+from .campaign_plan import PROMPT_SETS, target_for
 from .report import write_result
 from .serve import classified, prompts, speed
 from .server import Server, ddtree, linear
@@ -29,7 +31,7 @@ from .server import Server, ddtree, linear
 SIZES = (1, 2, 4, 8, 16, 32)
 
 
-class Widths:
+class Switch:
     """The switch of one server."""
 
     def __init__(self, server: Server, token: str) -> None:
@@ -49,7 +51,7 @@ class Widths:
 
 
 def ids_under_switches(
-    reference: Server, arm: Server, widths: Widths, labels: list[str], asked: list[list[int]], tokens: int
+    reference: Server, arm: Server, widths: Switch, labels: list[str], asked: list[list[int]], tokens: int
 ) -> dict[str, Any]:
     """One batch that runs while the width changes every few milliseconds; every difference is judged by the reference."""
     before, done = widths.state(), threading.Event()
@@ -83,7 +85,7 @@ def ids_under_switches(
 def speed_rows(
     line: Server,
     arm: Server,
-    widths: Widths,
+    widths: Switch,
     labels: list[str],
     asked: list[list[int]],
     tokens: int,
@@ -109,13 +111,21 @@ def speed_rows(
         for name, values in taken.items():
             if values:
                 ratios = [mine[0] / other[0] for mine, other in zip(values, taken["linear"], strict=True)]
+                low, high = interval(ratios)
                 rows.append({
                     "check": "speed", "width": name, "bs": bs, "tokens_per_s": statistics.median(rate for rate, _ in values),
                     "tokens_per_step": statistics.mean(length for _, length in values),
-                    "ratio_to_linear": statistics.median(ratios), "ratios": sorted(ratios),
+                    "ratio_to_linear": statistics.median(ratios), "ci95_low": low, "ci95_high": high, "ratios": sorted(ratios),
                 })  # fmt: skip
                 print(json.dumps({key: value for key, value in rows[-1].items() if key != "ratios"}), flush=True)
     return rows
+
+
+def interval(ratios: list[float], draws: int = 4000) -> tuple[float, float]:
+    """95 % interval of the geometric mean, by resampling the turns."""
+    source, logs = random.Random(0), [math.log(ratio) for ratio in ratios]
+    means = sorted(statistics.fmean(source.choices(logs, k=len(logs))) for _ in range(draws))
+    return math.exp(means[draws * 25 // 1000]), math.exp(means[draws * 975 // 1000 - 1])
 
 
 def main() -> int:
@@ -126,21 +136,25 @@ def main() -> int:
     parser.add_argument("--backend", default="fa3")
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--labels", help="the widths whose speed is measured; the default is all and auto")
+    parser.add_argument("--seconds", type=float, default=120, help="for measuring, once the servers are up")
+    parser.add_argument("--start", type=float, default=400, help="seconds the servers may take to answer")
+    parser.add_argument("--after", type=Path, help="measure only once this file exists (another job has left the GPU)")
+    parser.add_argument("--memory", default="0.25", help="SGLang's --mem-fraction-static of each server")
     parser.add_argument("--port", type=int, default=36000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    until = time.monotonic() + options.seconds
     out = Path(os.environ.get("OUT", "."))
     folder = options.models / options.pair
-    target, draft = target_for(folder, False, out), str(folder / "draft")
+    target, draft = target_for(folder, False), str(folder / "draft")
     sets = [options.models / "prompts" / f"{name}.jsonl" for name in PROMPT_SETS]
     asked = [ids[:300] for ids in prompts(target, sets, 3)]
     labels = options.widths.split(",")
     token = secrets.token_hex(16)
     base = [
-        "--model-path", target, "--attention-backend", options.backend, "--mem-fraction-static", "0.25", "--context-length", "1024",
-        "--max-total-tokens", "60000", "--max-running-requests", "32", "--cuda-graph-max-bs-decode", "32", "--trust-remote-code",
+        "--model-path", target, "--attention-backend", options.backend, "--mem-fraction-static", options.memory,
+        "--context-length", "1024", "--max-total-tokens", "60000", "--max-mamba-cache-size", "128", "--max-running-requests", "32",
+        "--cuda-graph-max-bs-decode", "32", "--trust-remote-code",
     ]  # fmt: skip
     widest = 1 + max(int(label) for label in labels if label.isdecimal())
     env = {"SGLANG_DDTREE_WIDTHS": options.widths, "SGLANG_DDTREE_CONTROL_TOKEN": token}
@@ -154,14 +168,17 @@ def main() -> int:
     try:
         for i, (name, (arguments, extra)) in enumerate(asks.items()):
             servers[name] = Server(name, arguments, options.port + 20 * i, out / f"widths-{name}.log", env=extra)
+        begun = time.monotonic()
         for name, server in servers.items():
-            begun = time.monotonic()
-            if not server.wait(max(until - time.monotonic(), 1)):
+            if not server.wait(max(begun + options.start - time.monotonic(), 1)):
                 print(name, "did not start:", server.tail(30), flush=True)
                 rows.append({"check": "start", "server": name, "ok": False, "error": server.tail(3)})
                 return 1
-            print(name, f"ready {time.monotonic() - begun:.1f} s later", flush=True)
-        switch = Widths(servers["widths"], token)
+            print(name, f"ready after {time.monotonic() - begun:.1f} s", flush=True)
+        while options.after and not options.after.exists():
+            time.sleep(0.2)
+        until = time.monotonic() + options.seconds
+        switch = Switch(servers["widths"], token)
         rows.append(
             {
                 "check": "ids under switches",
@@ -174,7 +191,7 @@ def main() -> int:
             servers["linear"],
             servers["widths"],
             switch,
-            [*labels, "auto"],
+            options.labels.split(",") if options.labels else [*labels, "auto"],
             asked,
             options.tokens,
             options.rounds,

@@ -19,6 +19,12 @@ class Line:
     hook_parameters: ClassVar[dict[str, tuple[str, ...] | None]] = {}
 
     # -- arguments -----------------------------------------------------------------------------------------
+    def watch_arguments(self, before_hybrid_check: Callable[[Any], None]) -> None:
+        """Call ``before_hybrid_check(server_args)`` before SGLang compares a hybrid's arguments with T.
+
+        Lines that run on a GPU need it where that is earlier than the algorithm is asked; the others never compare.
+        """
+
     def spec(self) -> Any:
         """The speculative settings in force in this process."""
         from sglang.srt.runtime_context import get_spec

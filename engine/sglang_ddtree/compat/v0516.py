@@ -29,6 +29,20 @@ class Line0516(Line):
         ),
     }  # fmt: skip
 
+    def watch_arguments(self, before_hybrid_check: Callable[[Any], None]) -> None:
+        from sglang.srt.server_args import ServerArgs
+
+        from ..patches import replace
+
+        def wrap(original: Callable[..., None]) -> Callable[..., None]:
+            def _handle_mamba_radix_cache(args: Any, *rest: Any, **more: Any) -> None:
+                before_hybrid_check(args)
+                original(args, *rest, **more)
+
+            return _handle_mamba_radix_cache
+
+        replace(ServerArgs, "_handle_mamba_radix_cache", wrap)
+
     def spec(self) -> Any:
         from sglang.srt.server_args import get_global_server_args
 
