@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .campaign_long import compared
+from .campaign_plan import Reference
 from .chi_squared import homogeneity
 from .serve import TIE_NATS, classified, mixed_batch, parity
 from .server import Server
@@ -218,11 +219,15 @@ def seeds(reference: Server, arm: Server, asked: IdLists, tokens: int = 48) -> d
 
 
 def _draw(server: Server, prompt: list[int], draws: int, batch: int, extra: dict[str, Any]) -> IdLists:
-    """``draws`` continuations of five tokens."""
-    found: IdLists = []
-    while len(found) < draws:
-        found += [x["output_ids"] for x in server.generate([prompt] * batch, 5, **extra)]
-    return found[:draws]
+    """``draws`` continuations of five tokens; the reference's are drawn once."""
+
+    def draw() -> IdLists:
+        found: IdLists = []
+        while len(found) < draws:
+            found += [x["output_ids"] for x in server.generate([prompt] * batch, 5, **extra)]
+        return found[:draws]
+
+    return server.once(json.dumps([prompt, draws, extra]), draw) if isinstance(server, Reference) else draw()
 
 
 def aborts(reference: Server, arm: Server, asked: IdLists, total: int = 200, aborted: int = 50) -> dict[str, Any]:

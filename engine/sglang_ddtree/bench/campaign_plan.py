@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,13 @@ class Reference(Server):
         with self._lock:
             if key not in self._known:
                 self._known[key] = super().generate(ids, tokens, **sampling)
+            return self._known[key]
+
+    def once(self, key: str, ask: Callable[[], Any]) -> Any:
+        """What ``ask`` gave the first time: samples that several servers are compared with."""
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = ask()
             return self._known[key]
 
 
