@@ -27,6 +27,12 @@ class OrchestrateError(Exception):
     exit_code: ExitCode = ExitCode.FAILED_UNCHANGED
 
 
+def one_line(error: BaseException, limit: int = 2000) -> str:
+    """What a foreign error says, on one line and not endless; its type's name when it says nothing."""
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip()) or type(error).__name__
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 class UsageError(OrchestrateError):
     """The command line or a file that it names is wrong."""
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from orchestrator.errors import OrchestrateError
+from orchestrator.errors import ExitCode, OrchestrateError, one_line
 from orchestrator.graph.context import Context, TimedOut
 from orchestrator.graph.fingerprint import Basis
-from orchestrator.graph.model import Cancelled, Evidence, Probe, State, TaskSpec
+from orchestrator.graph.model import Cancelled, Evidence, Outcome, Probe, State, TaskSpec
 from orchestrator.graph.reuse import Candidate, basis_of, find_candidate
 from orchestrator.graph.session import RunSession
+from orchestrator.store.jsontext import NotJsonError
 from orchestrator.store.process import who
 from orchestrator.store.records import TaskRecord
 from orchestrator.store.tasks import StaleTask
@@ -46,11 +47,14 @@ class TaskFailed(OrchestrateError):
 
 def as_our_error(key: str, error: BaseException) -> BaseException:
     """The error that a run ends with: a task's own exception gets a sentence that names the task."""
+    if isinstance(error, NotJsonError):
+        return TaskFailed(f"task {key}: {error}")
     if isinstance(error, OrchestrateError):
         return error
     if isinstance(error, TimedOut):
         return TaskFailed(str(error))
-    wrapped = TaskFailed(f"task {key} failed with {type(error).__name__}: {error}")
+    said = f": {one_line(error)}" if str(error) else ""
+    wrapped = TaskFailed(f"task {key} failed with {type(error).__name__}{said}")
     wrapped.__cause__ = error
     return wrapped
 
@@ -134,6 +138,7 @@ class Attempt:
         reason = self.spec.condition(self.context) if self.spec.condition else None
         if reason is None:
             return False
+        reason = self.session.masked(reason)
         with self.session.record() as event:
             self._change(State.SKIPPED, step="", reason=reason, finished_at=self._now(), duration_s=self._duration())
             event("task.skipped", self.spec.key, reason=reason)
@@ -142,6 +147,8 @@ class Attempt:
     def _probe(self, basis: Basis) -> Probe:
         """Looks, and writes what was seen together with the fingerprint."""
         probe = self.spec.action.probe(self.context)
+        if not isinstance(probe, Probe):
+            raise TaskFailed(f"task {self.spec.key}: its probe gave {type(probe).__name__}, it must give a Probe")
         with self.session.record() as event:
             self._change(State.IN_PROGRESS, fingerprint=basis.fingerprint, inputs_json=basis.to_json())
             event("task.probed", self.spec.key, satisfied=probe.satisfied, reason=probe.reason, facts=dict(probe.facts))
@@ -163,6 +170,7 @@ class Attempt:
     def _apply(self) -> None:
         self.context.check_cancelled()
         with self.session.record() as event:
+            self.session.check_lease()
             self._change(State.IN_PROGRESS, step=APPLYING, began=True, output_json=None)
             event("task.applying", self.spec.key, why=self._why_not_reused())
         try:
@@ -182,6 +190,9 @@ class Attempt:
         return dict(probe.facts)
 
     def _record_output(self, output: Mapping[str, Any], kind: str) -> None:
+        if not isinstance(output, Mapping):
+            given = type(output).__name__
+            raise TaskFailed(f"task {self.spec.key}: its apply gave {given}, it must give a JSON object")
         kept = self.session.masked(dict(output))
         with self.session.record() as event:
             self._change(State.IN_PROGRESS, step=APPLIED, output_json=kept)
@@ -194,7 +205,7 @@ class Attempt:
             raise TaskFailed(f"task {self.spec.key}: its verify gave no evidence, so it does not count as completed")
         evidence = Evidence(
             self.session.masked(evidence.checked), self.session.masked(evidence.output),
-            self.session.masked(dict(evidence.data)), evidence.expires_after_s, evidence.outcome,
+            self.session.masked(dict(evidence.data)), evidence.expires_after_s, self._checked(evidence.outcome),
         )  # fmt: skip
         with self.session.record() as event:
             stored = self.session.store.evidence.add(self.session.run_id, self.spec.key, evidence)
@@ -205,6 +216,18 @@ class Attempt:
                 output=evidence.output, sha256=stored.sha256, reason=reason,
             )  # fmt: skip
             self._conclude(event, evidence)
+
+    def _checked(self, outcome: Outcome | None) -> Outcome | None:
+        """The outcome without secrets; it may only name exit codes and tasks that there are."""
+        if outcome is None:
+            return None
+        unknown = [key for key in outcome.skip if key not in self.session.plan.specs]
+        if outcome.exit_code not in set(ExitCode) or unknown:
+            what = f"skips {', '.join(unknown)}, which the graph has not" if unknown else f"has {outcome.exit_code}"
+            raise TaskFailed(
+                f"task {self.spec.key}: its outcome {what}; name exit codes of the contract and tasks of the graph"
+            )
+        return Outcome(outcome.exit_code, self.session.masked(outcome.reason), outcome.skip)
 
     def _reuse(self, candidate: Candidate, probe: Probe) -> None:
         reason = f"reused from run {candidate.evidence.proved_by_run}: same inputs, {probe.reason}"
@@ -238,7 +261,7 @@ class Attempt:
             self.context.drop_host()
             if in_effect:
                 return self._leave(State.UNKNOWN, End.UNKNOWN, error)
-        if isinstance(error, Cancelled) and not isinstance(error, TimedOut):
+        if isinstance(error, Cancelled) and not isinstance(error, TimedOut) and self.session.stop.is_set():
             return self._leave(State.PENDING, End.INTERRUPTED, error)
         if isinstance(error, TimedOut) and self.record.step == APPLYING:
             return self._leave(State.UNKNOWN, End.UNKNOWN, TaskFailed(str(error)))

@@ -10,6 +10,7 @@ from orchestrator.graph.model import Cancelled, TaskSpec
 from orchestrator.graph.session import RunSession
 
 PROGRESS_EVERY_S = 0.2
+MAX_LINE = 20_000  # characters of one log line; more belongs into an artifact
 
 
 class TimedOut(Cancelled):
@@ -29,6 +30,14 @@ class Context:
         self._host_used: Any = None
         self._changing = False
         self.earlier: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        return self._spec.key
+
+    @property
+    def timeout_s(self) -> float:
+        return self._spec.timeout_s
 
     @property
     def run_id(self) -> str:
@@ -70,18 +79,19 @@ class Context:
 
     def log(self, line: str) -> None:
         self._check_abandoned()
-        self._event("log", line=line)
+        more = len(line) - MAX_LINE
+        self._event("log", line=f"{line[:MAX_LINE]}… ({more} more characters left out)" if more > 0 else line)
 
     def metric(self, name: str, value: float, **labels: str) -> None:
         self._check_abandoned()
-        data = {"value": value, "labels": labels}
+        name, data = self._session.masked(name), self._session.masked({"value": value, "labels": labels})
         with self._session.record() as event:
             event("metric", self._spec.key, name=name, **data)
             self._session.store.facts.add("metric", name, data, self.host_name, self._session.run_id, self._spec.key)
 
     def fact(self, kind: str, key: str, data: Mapping[str, Any]) -> None:
         self._check_abandoned()
-        document = self._session.masked(dict(data))
+        key, document = self._session.masked(key), self._session.masked(dict(data))
         with self._session.record() as event:
             event("fact", self._spec.key, kind=kind, key=key)
             self._session.store.facts.add(kind, key, document, self.host_name, self._session.run_id, self._spec.key)
@@ -96,7 +106,7 @@ class Context:
 
     def artifact(self, name: str, content: bytes | str) -> str:
         self._check_abandoned()
-        data = self._masked_bytes(content)
+        name, data = self._session.masked(name), self._masked_bytes(content)
         with self._session.record() as event:
             kept = self._session.store.artifacts.add(self._session.run_id, self._spec.key, name, data)
             event("artifact", self._spec.key, name=name, sha256=kept.sha256, size=kept.size)
@@ -122,9 +132,7 @@ class Context:
             event(kind, self._spec.key, **data)
 
     def _masked_bytes(self, content: bytes | str) -> bytes:
+        """Bytes that are no text are masked too, and otherwise kept as they are."""
         if isinstance(content, str):
-            return str(self._session.masked(content)).encode()
-        try:
-            return str(self._session.masked(content.decode())).encode()
-        except UnicodeDecodeError:
-            return content
+            return str(self._session.masked(content)).encode("utf-8", "backslashreplace")
+        return str(self._session.masked(content.decode("utf-8", "surrogateescape"))).encode("utf-8", "surrogateescape")

@@ -36,7 +36,7 @@ def export_run(store: Store, run_id: str, folder: Path) -> list[Path]:
 
 
 def _json(path: Path, value: Any) -> Path:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True, default=str) + "\n")
+    path.write_text(json.dumps(value, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
     return path
 
 
@@ -44,11 +44,11 @@ def _events(store: Store, run_id: str, folder: Path) -> Iterable[Path]:
     """All events as JSON lines, and the log lines of each task as plain text."""
     logs = folder / "logs"
     logs.mkdir()
-    with open(folder / "events.jsonl", "w") as stream:
+    with open(folder / "events.jsonl", "w", encoding="utf-8") as stream:
         for event in history(store, run_id):
             stream.write(to_line(event) + "\n")
             if event.kind == "log" and event.task_key:
-                with open(logs / f"{event.task_key}.log", "a") as log:
+                with open(logs / f"{event.task_key}.log", "a", encoding="utf-8", errors="backslashreplace") as log:
                     log.write(f"{event.data['line']}\n")
     return [folder / "events.jsonl", *sorted(logs.iterdir())]
 
@@ -56,7 +56,8 @@ def _events(store: Store, run_id: str, folder: Path) -> Iterable[Path]:
 def _files(store: Store, run_id: str, folder: Path) -> Iterable[Path]:
     written = []
     for item in store.artifacts.list(run_id):
-        target = folder / item.task_key / Path(item.name).name
+        name = Path(item.name).name
+        target = folder / item.task_key / (name if name.strip(".") else "unnamed")
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():  # another attempt kept a file of the same name
             target = target.with_name(f"{item.sha256[:8]}-{target.name}")

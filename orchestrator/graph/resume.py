@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from orchestrator.errors import PlanStaleError
 from orchestrator.graph.attempt import as_our_error
 from orchestrator.graph.context import Context
-from orchestrator.graph.model import Action, State
+from orchestrator.graph.model import Action, Cancelled, State
 from orchestrator.graph.scheduler import NOT_SELECTED
 from orchestrator.graph.session import RunSession
 from orchestrator.store.records import EvidenceRecord, RunRecord, TaskRecord
@@ -92,7 +92,9 @@ def _drift(session: RunSession, task: TaskRecord, tasks: Mapping[str, TaskRecord
         return ""
     try:
         probe = spec.action.probe(Context(session, spec))
-    except Exception as error:
+    except (Exception, Cancelled) as error:
+        if isinstance(error, Cancelled) and session.stop.is_set():
+            raise
         ours = as_our_error(task.key, error)
         raise ours from ours.__cause__
-    return "" if probe.satisfied else probe.reason
+    return "" if probe.satisfied else str(session.masked(probe.reason))

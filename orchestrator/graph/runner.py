@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from orchestrator.errors import ExitCode, LockedError, OrchestrateError
 from orchestrator.graph import resume as resuming
 from orchestrator.graph.heartbeat import heartbeat
-from orchestrator.graph.model import GraphSpec
+from orchestrator.graph.model import Cancelled, GraphSpec
 from orchestrator.graph.plan import Plan
 from orchestrator.graph.rollback import roll_back, to_undo
 from orchestrator.graph.scheduler import NOT_SELECTED, Limits, Scheduler
 from orchestrator.graph.session import Listener, RunSession, SessionFactory
 from orchestrator.graph.signals import stop_on_signals
-from orchestrator.store.jsontext import Mask
+from orchestrator.store.jsontext import Mask, storable
 from orchestrator.store.leases import DEFAULT_TTL_S, RUN_LEASE, Lease
 from orchestrator.store.process import who
 from orchestrator.store.records import RunRecord, RunState, TaskRecord
@@ -102,7 +102,7 @@ class Runner:
         )  # fmt: skip
         try:
             with self._lease(run) as lease, stop_on_signals(session.stop):
-                previous = run.state
+                session.lease, previous = lease, run.state
                 self._begin(session, run, resume)
                 guard = self._guard(session) if self._guard and self._needs_lock else nullcontext()
                 with guard, heartbeat(session, lease):
@@ -132,7 +132,7 @@ class Runner:
 
     def _masked_settings(self) -> dict[str, str]:
         mask = self._mask or (lambda text: text)
-        return {name: mask(value) for name, value in self._settings.items()}
+        return {mask(name): mask(value) for name, value in self._settings.items()}
 
     def _existing(self, run_id: str | None) -> RunRecord:
         if run_id is not None:
@@ -172,6 +172,8 @@ class Runner:
             scheduler.run()
         except OrchestrateError as error:
             return self._failed(session, error)
+        except Cancelled:  # asked to stop while the changes of the earlier attempt were looked at again
+            return _stopped(session)
         if scheduler.failure is not None:
             return self._failed(session, scheduler.failure)
         if session.stop.is_set():
@@ -194,13 +196,13 @@ class Runner:
         return _Ending(RunState.FAILED, code, reason)
 
     def _back(self, session: RunSession, reason: str) -> _Ending:
-        problem = roll_back(session, reason)
+        problem = roll_back(session, reason, self._limits.grace_s)
         if problem:
             return _Ending(RunState.ROLLBACK_UNVERIFIED, ExitCode.ROLLBACK_UNVERIFIED, f"{reason}; {problem}")
         return _Ending(RunState.ROLLED_BACK, ExitCode.ROLLED_BACK, f"{reason}; rolled back and verified")
 
     def _finish(self, session: RunSession, ending: _Ending) -> RunResult:
-        reason = session.masked(ending.reason)
+        reason = storable(session.masked(ending.reason))
         with session.record() as event:
             self.store.runs.finish(session.run_id, ending.state, int(ending.exit_code), reason)
             event("run.finished", None, state=ending.state, exit_code=int(ending.exit_code), reason=reason)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from orchestrator.graph.model import Outcome
+from orchestrator.graph.model import Cancelled, Outcome
 from orchestrator.graph.plan import Plan
 from orchestrator.store.jsontext import Mask, masked
+from orchestrator.store.leases import Lease
 from orchestrator.store.records import Event, TaskRecord
 from orchestrator.store.store import Store
 
@@ -64,6 +65,7 @@ class RunSession:
         self._factory = session_factory
         self._hosts: dict[str, Any] = {}
         self._host_lock = threading.Lock()
+        self.lease: Lease | None = None  # set while the run holds it
         self.before_change: Callable[[str], None] = lambda name: None  # set by the run's guard; may raise LockedError
 
     @contextmanager
@@ -80,6 +82,22 @@ class RunSession:
                 yield event
             for item in committed:
                 self._tell(item)
+
+    def lease_lost(self) -> str:
+        """Why nothing may be changed any more, which stops the run; '' while it is ours. A stopped process wakes up late."""
+        if self.stop.kind == "lock_lost":
+            return self.stop.reason
+        if self.lease is None or self.store.leases.holds(self.lease):
+            return ""
+        reason = f"the lock of {self.lease.host} was taken by someone else"
+        self.stop.request("lock_lost", reason)
+        return reason
+
+    def check_lease(self) -> None:
+        """Raises Cancelled when the lease is lost."""
+        lost = self.lease_lost()
+        if lost:
+            raise Cancelled(lost)
 
     def masked(self, value: Any) -> Any:
         return masked(value, self.mask)

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from orchestrator.store.jsontext import storable
+
 Row = Mapping[str, Any]
 
 
@@ -37,13 +39,17 @@ class Transaction:
     def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Runs a statement once for each row of parameters."""
         cursor = self._connection.cursor()
-        cursor.executemany(self._translate(sql), rows)
+        cursor.executemany(self._translate(sql), [_kept(row) for row in rows])
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> Any:
-        return self._connection.execute(self._translate(sql), parameters)
+        return self._connection.execute(self._translate(sql), _kept(parameters))
 
     def _translate(self, sql: str) -> str:
         return sql if self._placeholder == "?" else sql.replace("?", self._placeholder)
+
+
+def _kept(parameters: Sequence[Any]) -> list[Any]:
+    return [storable(value) if isinstance(value, str) else value for value in parameters]
 
 
 class Database(ABC):

@@ -7,7 +7,7 @@ import hashlib
 from orchestrator.graph.model import Evidence
 from orchestrator.store.clock import Clock
 from orchestrator.store.database import Database
-from orchestrator.store.jsontext import canonical
+from orchestrator.store.jsontext import canonical, storable
 from orchestrator.store.records import EvidenceRecord, outcome_to_json
 
 
@@ -21,10 +21,11 @@ class EvidenceStore:
     def add(self, run_id: str, task_key: str, evidence: Evidence) -> EvidenceRecord:
         now = self._clock()
         expires_at = None if evidence.expires_after_s is None else now + evidence.expires_after_s
+        checked, output = storable(evidence.checked), storable(evidence.output)
         data = canonical(dict(evidence.data))
         return self._insert(
-            (run_id, task_key, run_id, evidence.checked, evidence.output, data, outcome_to_json(evidence.outcome),
-             digest(evidence.checked, evidence.output, data), now, expires_at)
+            (run_id, task_key, run_id, checked, output, data, outcome_to_json(evidence.outcome),
+             digest(checked, output, data), now, expires_at)
         )  # fmt: skip
 
     def reuse(self, run_id: str, task_key: str, earlier: EvidenceRecord) -> EvidenceRecord:

@@ -88,6 +88,11 @@ class Leases:
                 )
             )
 
+    def holds(self, lease: Lease) -> bool:
+        """Whether the lease is still that of its owner."""
+        held = self.get(lease.host)
+        return held is not None and held.token == lease.token
+
     def release(self, lease: Lease) -> None:
         with self._database.write() as tx:
             if tx.execute(
