@@ -152,6 +152,10 @@ GPU_HOOKS = (
         "sglang.srt.layers.sampler:top_k_top_p_min_p_sampling_from_probs_torch", "call",
         ("probs", "top_ks", "top_ps", "min_ps", "need_min_p_sampling", "sampling_seed", "positions"), "seeded sampling",
     ),
+    Hook(
+        "sglang.srt.models.qwen3_5:Qwen3_5GatedDeltaNet.forward", "instance", ("self", "hidden_states", "forward_batch"),
+        "verify passes read the projections in place",
+    ),
     Hook("sglang.srt.mem_cache.memory_pool:KVWriteLoc", "call", (), "K and V of the verify rows go to the pool"),
     Hook(
         "sglang.srt.server_args:ServerArgs._handle_mamba_radix_cache", "patch", ("self", "model_arch"),

@@ -23,6 +23,8 @@ NAMES = (
     "gdn_replay_commit",
     "conv_commit",
     "compact_kv",
+    "ancestor_bits",
+    "tree_attention",
 )
 
 
@@ -76,3 +78,5 @@ gdn_tree_verify = _op("gdn_tree_verify")
 gdn_replay_commit = _op("gdn_replay_commit")
 conv_commit = _op("conv_commit")
 compact_kv = _op("compact_kv")
+ancestor_bits = _op("ancestor_bits")
+tree_attention = _op("tree_attention")
