@@ -15,7 +15,6 @@ from .dataset import Dataset
 from .loop import say
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 24, 128, 128
-OWN_PER_SET = 2
 BUDGETS = (15, 16, 22, 32, 64)
 
 
@@ -30,10 +29,10 @@ def held_out_prompts(stream: torch.Tensor, count: int, length: int) -> list[Prom
 
 def evaluate(folder: Path, data: Dataset, device: str, scale: int = 1) -> dict[str, Any]:
     """Tokens per step of chain and trees, float32; also written into FOLDER/provenance.json as ``acceptance``."""
-    own = [prompt for path in sorted(OWN_SETS.glob("*.jsonl")) for prompt in load_prompts(path)[:OWN_PER_SET]]
+    own = [prompt for path in sorted(OWN_SETS.glob("*.jsonl")) for prompt in load_prompts(path)]
     sets: dict[str, Sequence[Prompt]] = {
         "held_out": held_out_prompts(data.held_out, PROMPTS // scale, PROMPT_TOKENS // scale),
-        "own": own[:: 2 * scale] if scale > 1 else own,
+        "own": own[:: 6 * scale] if scale > 1 else own,
     }
     request = Request(folder / "target", folder / "draft", BUDGETS, NEW_TOKENS // scale, device=device, batch=24)
     found: dict[str, Any] = {"new_tokens": request.new_tokens, "dtype": request.dtype}
