@@ -171,7 +171,7 @@ def hidden_sizes(view: PairView) -> Iterator[Finding]:
         )
     shape = _tensor(view.draft_tensors, "fc.weight")
     taps = view.taps
-    if shape and theirs and taps and shape[1] != len(taps) * theirs:
+    if shape and len(shape) == 2 and theirs and taps and shape[1] != len(taps) * theirs:
         yield Finding(
             "fc-shape",
             "error",

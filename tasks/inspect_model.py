@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from tasks.inspecting import Scope, model_part
-from tasks.inspecting.inspection import look
 from tasks.inspecting.probe import reader
+from tasks.inspecting.shared import look_again, shared_inspection
 
 VALID_FOR_S = 86400.0
 
@@ -24,13 +24,11 @@ class InspectModel(Action):
         return Probe(False, "the models' files are read in every run")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        scope = Scope.of(ctx.host.config)
-        facts, serving, _ = look(ctx.host.transport, scope, skip=("gpu", "copies"))
-        _, _, model = model_part.read(reader(ctx.host.transport, facts), scope, serving)
-        return {"model": model}
+        return {"model": shared_inspection(ctx.host).model}
 
     def verify(self, ctx: TaskContext) -> Evidence:
-        model = self.apply(ctx)["model"]
+        facts, serving, _ = look_again(ctx.host, skip=("gpu", "copies"))
+        _, _, model = model_part.read(reader(ctx.host.transport, facts), Scope.of(ctx.host.config), serving)
         for role in ("target", "draft"):
             if model[role] is None:
                 why = "; ".join(model["notes"]) or f"no {role} is named by the service or in hosts.yaml"

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
-from tasks.inspecting import Scope, inspect_host
-from tasks.inspecting.inspection import look
+from tasks.inspecting.shared import look_again, shared_inspection
 
 VALID_FOR_S = 3600.0
 PARTS = ("subject", "kind", "sglang", "hardware", "other_engines", "setting", "budgets", "predictions", "not_seen")
@@ -28,7 +27,7 @@ class InspectSglang(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         ctx.progress("reading processes, package and hardware")
-        document = inspect_host(ctx.host.transport, ctx.host.config).document
+        document = shared_inspection(ctx.host).document
         for note in document["not_seen"]:
             ctx.log(f"not seen: {note}")
         self._seen = identity(document["sglang"])
@@ -45,9 +44,8 @@ class InspectSglang(Action):
         return {**facts, "given": given, "gpus": gpus, "arch": gpu["arch"], "fitting": fitting}
 
     def verify(self, ctx: TaskContext) -> Evidence:
-        document = inspect_host(ctx.host.transport, ctx.host.config).document if not hasattr(self, "_seen") else None
-        seen = self._seen if document is None else identity(document["sglang"])
-        _, serving, _ = look(ctx.host.transport, Scope.of(ctx.host.config), skip=("gpu", "copies"))
+        seen = self._seen if hasattr(self, "_seen") else identity(shared_inspection(ctx.host).sglang)
+        _, serving, _ = look_again(ctx.host, skip=("gpu", "copies"))
         now = (
             (serving.pid, serving.package.get("path"), serving.package.get("version"))
             if serving

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
-from tasks.inspecting import Scope, engine_part
-from tasks.inspecting.inspection import look
-from tasks.inspecting.probe import Runs, read_files, reader
+from tasks.inspecting import engine_part
+from tasks.inspecting.probe import Ask, read_all, reader
+from tasks.inspecting.shared import look_again, shared_inspection
 
 VALID_FOR_S = 86400.0
 
@@ -19,26 +19,22 @@ class InspectVllm(Action):
         return Probe(False, "a host is looked at afresh in every run")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        return {"vllm": _found(ctx)[1]}
+        return {"vllm": shared_inspection(ctx.host).vllm}
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
         vllm = output["vllm"] or {}
         return {name: vllm.get(name) for name in ("version", "package_path", "dflash", "port")}
 
     def verify(self, ctx: TaskContext) -> Evidence:
-        files, found = _found(ctx)
-        if found is None:
+        facts, _, servers = look_again(ctx.host, skip=("gpu",))
+        ask = engine_part.vllm_ask(facts, servers)
+        if ask is None:
             text = "vLLM is not installed: no process, no copy below the folders that were searched"
             return Evidence("a search of processes and folders", text, {"installed": False}, VALID_FOR_S)
-        config = read_files(files, found["package_path"], ["config/speculative.py"])
-        size = len(config.texts.get("config/speculative.py", ""))
+        proof = Ask(ask.root, ["config/speculative.py"])
+        files = read_all(reader(ctx.host.transport, facts), {"vllm": ask, "proof": proof})
+        found = engine_part.vllm(files["vllm"], facts, servers) or {}
+        size = len(files["proof"].texts.get("config/speculative.py", ""))
         text = f"vLLM {found['version']} at {found['package_path']}: DFlash {found['dflash']}, port: {found['port']}"
         data = {"installed": True, "version": found["version"], "port": found["port"], "speculative_py_bytes": size}
         return Evidence("the package's own source", text, data, VALID_FOR_S)
-
-
-def _found(ctx: TaskContext) -> tuple[Runs, dict[str, Json] | None]:
-    """(how files of the host are read, facts of vLLM or None)."""
-    facts, _, servers = look(ctx.host.transport, Scope.of(ctx.host.config), skip=("gpu",))
-    files = reader(ctx.host.transport, facts)
-    return files, engine_part.vllm(files, facts, servers)

@@ -12,6 +12,7 @@ from pathlib import Path
 from orchestrator.errors import OrchestrateError
 from orchestrator.hosts import secrets
 from orchestrator.hosts.inventory import HostConfig
+from orchestrator.hosts.recent import Recent
 from orchestrator.release.activate import Activation
 from orchestrator.release.deadman import Deadman, ProcessTrigger
 from orchestrator.release.layout import Layout
@@ -47,6 +48,7 @@ class HostSession:
     masker: secrets.Masker = field(default_factory=secrets.Masker)
     number: int = 0
     declared: HostConfig | None = None
+    recent: Recent = field(default_factory=Recent)
 
     def replicas(self) -> list[HostSession]:
         """A session for each replica, this one first when it is the first; they share one connection."""

@@ -10,7 +10,7 @@ from typing import Any
 from tasks.inspecting import engine_hooks, sglang_source, vllm_source
 from tasks.inspecting.attention import AttentionFacts
 from tasks.inspecting.flags import unknown_options
-from tasks.inspecting.probe import Runs, read_files
+from tasks.inspecting.probe import Ask, RemoteFiles
 from tasks.inspecting.serving import UNSUPPORTED, Serving, package_conflict, unused_copies
 from tasks.inspecting.source import FolderTree, SourceTree
 from tasks.inspecting.system import read_limits
@@ -20,17 +20,22 @@ OWN_PLUGINS = re.compile(r"^sglang[-_](ddtree|cpu)$")
 ARCHITECTURES = ("cpu", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
-def sglang(
-    transport: Runs, facts: Mapping[str, Any], serving: Serving | None, arch: str | None, hybrid: bool
-) -> dict[str, Any] | None:
-    """The contract's `sglang` object; None when no copy of it was found at all."""
-    serves = serving is not None and serving.engine == "sglang"
-    path, kind = _package(facts, serving if serves else None)
-    copies = [c for c in unused_copies(facts, [path] if path else []) if c["package"] == "sglang"]
-    if path is None:
-        return {"version": None, "package_path": None, "service": None, "unused_copies": copies} if copies else None
+def sglang_ask(facts: Mapping[str, Any], serving: Serving | None) -> Ask | None:
+    """The source that `sglang` reads; None when there is no package, or none that can be told from others."""
+    path, _ = _package(facts, serving)
     wanted = [*sglang_source.FILES, *engine_hooks.source_files()]
-    files = read_files(transport, path, wanted, sglang_source.GLOBS)
+    return Ask(path, wanted, sglang_source.GLOBS) if path else None
+
+
+def sglang(
+    files: RemoteFiles | None, facts: Mapping[str, Any], serving: Serving | None, arch: str | None, hybrid: bool
+) -> dict[str, Any] | None:
+    """The contract's `sglang` object from what `sglang_ask` asked for; None when no copy was found at all."""
+    serves = serving is not None and serving.engine == "sglang"
+    path, kind = _package(facts, serving)
+    copies = [c for c in unused_copies(facts, [path] if path else []) if c["package"] == "sglang"]
+    if path is None or files is None:
+        return {"version": None, "package_path": None, "service": None, "unused_copies": copies} if copies else None
     version = (serving.package.get("version") if serves and serving else None) or None
     found = sglang_source.read_sglang(files.tree(), version)
     document = describe_sglang(files.tree(), found, arch, hybrid)
@@ -76,8 +81,8 @@ def describe_sglang(
 
 
 def _package(facts: Mapping[str, Any], serving: Serving | None) -> tuple[str | None, str | None]:
-    """(folder, kind) that the service imports; without a service, the only copy on the host."""
-    if serving is not None:
+    """(folder, kind) that SGLang's service imports; without one, the only copy on the host."""
+    if serving is not None and serving.engine == "sglang":
         return serving.package.get("path"), serving.package.get("kind")
     copies = [c for c in facts["copies"] if c["package"] == "sglang"]
     return (copies[0]["path"], "only copy on the host") if len(copies) == 1 else (None, None)
@@ -115,19 +120,29 @@ def _backend_refusal(serving: Serving, attention: AttentionFacts, arch: str | No
     return attention.refusal(str(name), arch, hybrid) if name and attention.backends else None
 
 
-def vllm(transport: Runs, facts: Mapping[str, Any], servers: Sequence[Serving]) -> dict[str, Any] | None:
-    """The contract's `vllm` object of the serving copy, else of the first one found; None when there is none."""
-    serving = next((s for s in servers if s.engine == "vllm"), None)
+def vllm_ask(facts: Mapping[str, Any], servers: Sequence[Serving]) -> Ask | None:
+    """The source that `vllm` reads: of the serving copy, else of the first one found; None when there is none."""
+    serving = _serving_vllm(servers)
     copies = [c for c in facts["copies"] if c["package"] == "vllm"]
     path = (serving.package.get("path") if serving else None) or (copies[0]["path"] if copies else None)
-    if path is None:
+    return Ask(path, vllm_source.FILES, vllm_source.GLOBS) if path else None
+
+
+def vllm(files: RemoteFiles | None, facts: Mapping[str, Any], servers: Sequence[Serving]) -> dict[str, Any] | None:
+    """The contract's `vllm` object from what `vllm_ask` asked for; None when there is no vLLM."""
+    if files is None:
         return None
-    tree = read_files(transport, path, vllm_source.FILES, vllm_source.GLOBS).tree()
-    version = serving.package.get("version") if serving else copies[0]["version"]
+    serving = _serving_vllm(servers)
+    known = {copy["path"]: copy["version"] for copy in facts["copies"]}
+    version = serving.package.get("version") if serving else known.get(files.root)
     service = (
         {"pid": serving.pid, "unit": serving.unit, "port": serving.port, "argv": serving.argv} if serving else None
     )
-    return {**vllm_source.read_vllm(tree, version).to_json(), "package_path": path, "service": service}
+    return {**vllm_source.read_vllm(files.tree(), version).to_json(), "package_path": files.root, "service": service}
+
+
+def _serving_vllm(servers: Sequence[Serving]) -> Serving | None:
+    return next((server for server in servers if server.engine == "vllm"), None)
 
 
 def unsupported(servers: Sequence[Serving]) -> list[dict[str, Any]]:

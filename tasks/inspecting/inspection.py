@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.transport.base import SudoUnavailable, Transport
 from tasks.inspecting import engine_part, hardware_part, model_part
 from tasks.inspecting.advice import recommend
-from tasks.inspecting.probe import AsRoot, host_facts, reader
+from tasks.inspecting.probe import AsRoot, host_facts, read_all, reader
 from tasks.inspecting.risks import Risk, map_risks
 from tasks.inspecting.serving import Serving, choose
 
@@ -95,24 +95,32 @@ class Scope:
 
 
 def inspect_host(transport: Transport, host_config: Any) -> Inspection:
-    """Look at a host: three to five commands, no change. `host_config` is a HostConfig or a Scope.
+    """Look at a host: two or three commands, no change. `host_config` is a HostConfig or a Scope.
 
     Raises HostError (unreachable, no python3). What could not be seen is listed in `not_seen`, never guessed.
     """
-    started = time.monotonic()
     scope = host_config if isinstance(host_config, Scope) else Scope.of(host_config)
-    facts, serving, servers = look(transport, scope)
+    return inspect_seen(transport, scope, look(transport, scope))
+
+
+def inspect_seen(transport: Transport, scope: Scope, seen: Look) -> Inspection:
+    """The inspection of a host that was looked at a moment ago, in one more command: the files that the look led to."""
+    started = time.monotonic()
+    facts, serving, servers = seen
     hardware = hardware_part.read(facts, servers)
     arch = hardware["gpu"]["arch"] or scope.arch
-    files = reader(transport, facts)
-    target, draft, model = model_part.read(files, scope, serving)
-    sglang = engine_part.sglang(files, facts, serving, arch, bool(target and target.hybrid))
+    models = model_part.asks(scope, serving)
+    packages = {"sglang": engine_part.sglang_ask(facts, serving), "vllm": engine_part.vllm_ask(facts, servers)}
+    asks = {**models, **{name: ask for name, ask in packages.items() if ask}}
+    files = read_all(reader(transport, facts), asks)
+    target, draft, model = model_part.judge(models, files, serving)
+    sglang = engine_part.sglang(files.get("sglang"), facts, serving, arch, bool(target and target.hybrid))
     setting, budgets, predictions = model_part.figures(scope, serving, hardware, target, draft)
     return Inspection(
         subject=scope.name,
         kind="host",
         sglang=sglang,
-        vllm=engine_part.vllm(files, facts, servers),
+        vllm=engine_part.vllm(files.get("vllm"), facts, servers),
         model=model,
         hardware=hardware,
         other_engines=engine_part.unsupported(servers),
@@ -120,18 +128,27 @@ def inspect_host(transport: Transport, host_config: Any) -> Inspection:
         budgets=budgets,
         predictions=predictions,
         not_seen=not_seen(facts, serving, scope),
-        seconds=round(time.monotonic() - started, 3),
+        seconds=round(facts["look_s"] + time.monotonic() - started, 3),
     )
 
 
-def look(
-    transport: Transport, scope: Scope, skip: Sequence[str] = ()
-) -> tuple[dict[str, Any], Serving | None, list[Serving]]:
-    """(raw facts, the service in question, all servers); `skip` as in host_side/main.py.
+# (raw facts, the service in question, all servers)
+Look = tuple[dict[str, Any], Serving | None, list[Serving]]
 
-    Where the service belongs to another user and hosts.yaml allows sudo, the look is repeated as root, which still
-    changes nothing. `as_root` in the facts says so, `sudo_refused` why it could not be.
+
+def look(transport: Transport, scope: Scope, skip: Sequence[str] = (), *, as_root: bool = False) -> Look:
+    """Processes, copies, GPUs and system as they are now; `skip` as in host_side/main.py.
+
+    Where the service belongs to another user and hosts.yaml allows sudo, root looks instead, which still changes
+    nothing. `as_root` in the facts says so, `sudo_refused` why it could not be. With as_root, root looks at once.
     """
+    started = time.monotonic()
+    facts = {**_facts(transport, scope, skip, as_root), "look_s": time.monotonic() - started}
+    serving, servers = choose(facts, scope.port, scope.unit)
+    return facts, serving, servers
+
+
+def _facts(transport: Transport, scope: Scope, skip: Sequence[str], as_root: bool) -> dict[str, Any]:
     options = {
         "port": scope.port,
         "ports": [scope.port],
@@ -140,14 +157,16 @@ def look(
         "extra_roots": list(scope.roots),
         "skip": list(skip),
     }
-    facts = host_facts(transport, options)
-    if scope.sudo and _hidden(facts, scope):
+    refused = None
+    facts = {} if as_root else host_facts(transport, {**options, "stop_if_hidden": scope.sudo})
+    if as_root or (scope.sudo and _hidden(facts, scope)):
         try:
-            facts = {**host_facts(AsRoot(transport), options), "as_root": True}
+            return {**host_facts(AsRoot(transport), options), "as_root": True}
         except SudoUnavailable as error:
-            facts["sudo_refused"] = str(error)
-    serving, servers = choose(facts, scope.port, scope.unit)
-    return facts, serving, servers
+            refused = str(error)
+    if facts.get("stopped"):  # it stopped early, for a server that is not the one in question, or root was refused
+        facts = host_facts(transport, options)
+    return {**facts, "sudo_refused": refused}
 
 
 def _hidden(facts: Mapping[str, Any], scope: Scope) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from tasks.inspecting.answers import from_json
 
 FILES = (
     "config.json",
@@ -29,6 +30,8 @@ BYTES = {
     "fp8": 1,
     "auto": 2,
 }
+LARGEST = 10**9  # no dimension, context or count of requests comes near
+LARGEST_FILE = 1 << 50
 WEIGHT_ENDINGS = (".safetensors", ".bin", ".gguf", ".pt")
 OTHER_RECURRENCES = re.compile(
     r"kimi_linear|mamba|nemotron_h|falcon_h1|granitemoehybrid|bamba|zamba|minimax|lfm2|jamba", re.I
@@ -165,11 +168,11 @@ def read_model(path: str, texts: Mapping[str, str], listing: Sequence[tuple[str,
         (config[k] for k in ("text_config", "llm_config", "language_config") if isinstance(config.get(k), dict)), config
     )
     layers = _count(text, path, "num_hidden_layers", "n_layer", "num_layers")
-    linear, full_layers, other = _layer_kinds(text, layers)
-    experts = int(text.get("num_experts") or text.get("n_routed_experts") or text.get("num_local_experts") or 0)
+    linear, full_layers, other = _layer_kinds(text, layers, path)
+    experts = _size(text, path, "num_experts", "n_routed_experts", "num_local_experts")
     heads = _count(text, path, "num_attention_heads", "n_head")
     hidden = _count(text, path, "hidden_size", "n_embd")
-    sliding_layers = sum(kind == "sliding_attention" for kind in text.get("layer_types") or ())
+    sliding_layers = sum(kind == "sliding_attention" for kind in _list(text, "layer_types"))
     kind = (
         ("hybrid" if linear or other else "")
         + ("-" if experts and (linear or other) else "")
@@ -177,11 +180,11 @@ def read_model(path: str, texts: Mapping[str, str], listing: Sequence[tuple[str,
     )
     return ModelFacts(
         path=path,
-        architecture=(config.get("architectures") or ["?"])[0],
+        architecture=str((_list(config, "architectures") or ["?"])[0]),
         model_type=str(config.get("model_type", "?")),
         kind=kind or "dense",
         hidden=hidden,
-        intermediate=int(text.get("intermediate_size") or text.get("moe_intermediate_size") or 4 * hidden),
+        intermediate=_size(text, path, "intermediate_size", "moe_intermediate_size") or 4 * hidden,
         layers=layers,
         vocab=_count(text, path, "vocab_size"),
         dtype=str(
@@ -194,17 +197,19 @@ def read_model(path: str, texts: Mapping[str, str], listing: Sequence[tuple[str,
         full=FullAttention(
             full_layers,
             heads,
-            int(text.get("num_key_value_heads") or heads),
-            int(text.get("head_dim") or hidden // heads),
+            _size(text, path, "num_key_value_heads") or heads,
+            _size(text, path, "head_dim") or hidden // heads,
         ),
         linear=linear,
         other_recurrence=other,
         experts=experts,
-        experts_per_token=int(text.get("num_experts_per_tok") or text.get("top_k_experts") or 0),
-        moe_intermediate=int(text.get("moe_intermediate_size") or 0),
-        sliding_window=text.get("sliding_window") if text.get("use_sliding_window", sliding_layers > 0) else None,
+        experts_per_token=_size(text, path, "num_experts_per_tok", "top_k_experts"),
+        moe_intermediate=_size(text, path, "moe_intermediate_size"),
+        sliding_window=(
+            _size(text, path, "sliding_window") or None if text.get("use_sliding_window", sliding_layers > 0) else None
+        ),
         sliding_layers=sliding_layers,
-        max_context=text.get("max_position_embeddings"),
+        max_context=_size(text, path, "max_position_embeddings") or None,
         mrope="mrope_section" in json.dumps(text.get("rope_scaling") or text.get("rope_parameters") or {}),
         tied_embeddings=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
         quantisation=_quantisation(config, texts, path),
@@ -212,15 +217,15 @@ def read_model(path: str, texts: Mapping[str, str], listing: Sequence[tuple[str,
         tokenizer=_tokenizer(texts, path),
         thinking=_thinking(texts, path),
         eos=_eos(config, text, texts, path),
-        block=_block(config),
+        block=_block(config, path),
         raw=config,
     )
 
 
 def _json(path: str, name: str, text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = from_json(text)
+    except (ValueError, RecursionError) as error:
         raise ModelUnreadable(f"{path}/{name} is not valid JSON ({error}); copy the model again") from None
     if not isinstance(value, dict):
         raise ModelUnreadable(f"{path}/{name} holds no JSON object; copy the model again")
@@ -230,28 +235,45 @@ def _json(path: str, name: str, text: str) -> dict[str, Any]:
 def _count(config: Mapping[str, Any], path: str, *names: str) -> int:
     for name in names:
         value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST:
             return value
     raise ModelUnreadable(
         f"{path}/config.json has no positive {' or '.join(names)}; the model can't be judged without it"
     )
 
 
-def _layer_kinds(text: Mapping[str, Any], layers: int) -> tuple[LinearAttention | None, int, str]:
+def _size(config: Mapping[str, Any], path: str, *names: str) -> int:
+    """The first of these that is set; 0 when none is. ModelUnreadable for what is no size."""
+    name, value = next(((name, config[name]) for name in names if config.get(name)), ("", 0))
+    if isinstance(value, int | float) and 0 <= value <= LARGEST and value == int(value):
+        return int(value)
+    raise ModelUnreadable(f"{path}/config.json: {name} is {str(value)[:40]!r}, which is no size; copy the model again")
+
+
+def _list(config: Mapping[str, Any], name: str) -> list[Any]:
+    value = config.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _layer_kinds(text: Mapping[str, Any], layers: int, path: str) -> tuple[LinearAttention | None, int, str]:
     """(Gated DeltaNet layers, number of softmax layers, name of another recurrence that has no tree form here)."""
-    types = list(text.get("layer_types") or ())
-    interval = int(text.get("full_attention_interval") or 0)
+    types = _list(text, "layer_types")
+    interval, value_heads = _size(text, path, "full_attention_interval"), _size(text, path, "linear_num_value_heads")
     linear_count = sum(kind == "linear_attention" for kind in types)
-    if not types and interval and text.get("linear_num_value_heads"):
+    if not types and interval and value_heads:
         linear_count = layers - layers // interval
-    if linear_count and text.get("linear_num_value_heads"):
+    if linear_count and value_heads:
         linear = LinearAttention(
             layers=linear_count,
-            key_heads=int(text.get("linear_num_key_heads") or text["linear_num_value_heads"]),
-            value_heads=int(text["linear_num_value_heads"]),
-            key_dim=int(text.get("linear_key_head_dim") or 128),
-            value_dim=int(text.get("linear_value_head_dim") or 128),
-            conv_kernel=int(text.get("linear_conv_kernel_dim") or 4),
+            key_heads=_size(text, path, "linear_num_key_heads") or value_heads,
+            value_heads=value_heads,
+            key_dim=_size(text, path, "linear_key_head_dim") or 128,
+            value_dim=_size(text, path, "linear_value_head_dim") or 128,
+            conv_kernel=_size(text, path, "linear_conv_kernel_dim") or 4,
             state_dtype=str(text.get("mamba_ssm_dtype") or "float32"),
         )
         return linear, layers - linear_count, ""
@@ -264,11 +286,11 @@ def _layer_kinds(text: Mapping[str, Any], layers: int) -> tuple[LinearAttention 
 
 
 def _quantisation(config: Mapping[str, Any], texts: Mapping[str, str], path: str) -> str:
-    given = config.get("quantization_config") or {}
+    given = _table(config.get("quantization_config"))
     if not given and "hf_quant_config.json" in texts:
         given = {
             "quant_method": "modelopt",
-            **(_json(path, "hf_quant_config.json", texts["hf_quant_config.json"]).get("quantization") or {}),
+            **_table(_json(path, "hf_quant_config.json", texts["hf_quant_config.json"]).get("quantization")),
         }
     if not given and "quantize_config.json" in texts:
         given = {"quant_method": "gptq"}
@@ -293,8 +315,8 @@ def _weight_bytes(texts: Mapping[str, str], listing: Sequence[tuple[str, int]], 
     total = sum(size for name, size in listing if name.endswith(WEIGHT_ENDINGS))
     index = texts.get("model.safetensors.index.json")
     if not total and index:
-        size = (_json(path, "model.safetensors.index.json", index).get("metadata") or {}).get("total_size")
-        total = int(size) if isinstance(size, int | float) and math.isfinite(size) else 0
+        size = _table(_json(path, "model.safetensors.index.json", index).get("metadata")).get("total_size")
+        total = int(size) if isinstance(size, int | float) and 0 <= size <= LARGEST_FILE else 0
     return total or None
 
 
@@ -337,10 +359,7 @@ def _eos(config: Mapping[str, Any], text: Mapping[str, Any], texts: Mapping[str,
     return [int(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, int)]
 
 
-def _block(config: Mapping[str, Any]) -> int | None:
+def _block(config: Mapping[str, Any], path: str) -> int | None:
     """A DFlash draft's block size: top level or in dflash_config."""
-    inner = config.get("dflash_config")
-    for place in (config, inner if isinstance(inner, dict) else {}):
-        if isinstance(place.get("block_size"), int):
-            return int(place["block_size"])
-    return None
+    places = (config, _table(config.get("dflash_config")))
+    return next((found for place in places if (found := _size(place, path, "block_size"))), None)

@@ -12,8 +12,8 @@ from tasks.compat import check_configs
 from tasks.compat_view import TensorTable
 from tasks.inspecting import memory, roofline
 from tasks.inspecting.measured import measured_for
-from tasks.inspecting.model_config import FILES, ModelFacts, ModelUnreadable, chat_template, read_model
-from tasks.inspecting.probe import RemoteFiles, Runs, read_files
+from tasks.inspecting.model_config import FILES, LARGEST, ModelFacts, ModelUnreadable, chat_template, read_model
+from tasks.inspecting.probe import Ask, RemoteFiles, Runs, read_all
 from tasks.inspecting.serving import Serving
 
 if TYPE_CHECKING:
@@ -32,17 +32,37 @@ class Found:
     files: RemoteFiles
 
 
-def read(
-    transport: Runs, scope: Scope, serving: Serving | None
-) -> tuple[ModelFacts | None, ModelFacts | None, dict[str, Any]]:
-    """(target, draft, the contract's `model` object). Problems with a folder become notes, not errors."""
-    notes: list[str] = []
-    paths = {
+Models = tuple[ModelFacts | None, ModelFacts | None, dict[str, Any]]
+
+
+def asks(scope: Scope, serving: Serving | None) -> dict[str, Ask]:
+    """What is read of target and draft, as far as the service or hosts.yaml names them."""
+    named = {
         "target": (serving and serving.option("model_path", "model")) or scope.target,
         "draft": (serving and serving.option("speculative_draft_model_path")) or scope.draft,
     }
-    found = {role: _remote(transport, path, serving, notes) if path else None for role, path in paths.items()}
-    target, draft = found["target"], found["draft"]
+    folder = (serving and serving.cwd) or "/"
+    return {
+        role: Ask(
+            posixpath.join(folder, str(path)), FILES, listing=True, model=True, repository=str(path),
+            hubs=_hubs(serving),
+        )
+        for role, path in named.items()
+        if path
+    }  # fmt: skip
+
+
+def read(transport: Runs, scope: Scope, serving: Serving | None) -> Models:
+    """(target, draft, the contract's `model` object), read now."""
+    wanted = asks(scope, serving)
+    return judge(wanted, read_all(transport, wanted), serving)
+
+
+def judge(wanted: Mapping[str, Ask], files: Mapping[str, RemoteFiles], serving: Serving | None) -> Models:
+    """(target, draft, the contract's `model` object) from what `asks` asked for. Problems become notes, not errors."""
+    notes: list[str] = []
+    found = {role: _found(wanted[role], files[role], notes) for role in wanted}
+    target, draft = found.get("target"), found.get("draft")
     document = describe(target.facts if target else None, draft.facts if draft else None, notes)
     if target and draft:
         document["compat"] = fit(target, draft, serving)
@@ -86,12 +106,11 @@ def fit(target: Found, draft: Found, serving: Serving | None) -> dict[str, Any]:
     return report.to_json()
 
 
-def _remote(transport: Runs, path: str, serving: Serving | None, notes: list[str]) -> Found | None:
-    where = posixpath.join((serving and serving.cwd) or "/", path)
-    files = read_files(transport, where, FILES, listing=True, model=True, repository=path, hubs=_hubs(serving))
+def _found(ask: Ask, files: RemoteFiles, notes: list[str]) -> Found | None:
     if not files.exists:
-        named = "is in no download cache of the service" if path.count("/") == 1 and where != path else "is not there"
-        notes.append(f"{path} {named}, or this login may not see it")
+        repository = ask.repository.count("/") == 1 and ask.repository != ask.root
+        named = "is in no download cache of the service" if repository else "is not there"
+        notes.append(f"{ask.repository} {named}, or this login may not see it")
         return None
     try:
         return Found(read_model(files.root, files.texts, files.listing), files)
@@ -133,11 +152,13 @@ def setting_of(
     """How the service runs now; the engine's defaults where nothing is given."""
 
     def number(*names: str, default: float) -> float:
+        """What the service says, if that is a number that can be: others are its own problem when it starts."""
         value = serving.option(*names) if serving else None
         try:
-            return default if value is None else float(value)
-        except (TypeError, ValueError):
+            found = default if value is None else float(value)
+        except (TypeError, ValueError, OverflowError):
             return default
+        return found if 0 < found <= LARGEST else default
 
     gpus = hardware["gpu"]["gpus"]
     system = hardware["system"]

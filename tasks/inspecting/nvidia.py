@@ -133,9 +133,12 @@ def _rows(text: str) -> list[dict[str, str]]:
     lines = [line for line in text.splitlines() if "," in line]
     if not lines:
         return []
-    reader = csv.reader(io.StringIO("\n".join(lines)), skipinitialspace=True)
-    names = [re.sub(r"\s*\[.*", "", name).strip() for name in next(reader)]
-    return [dict(zip(names, (v.strip() for v in row), strict=False)) for row in reader]
+    try:
+        heading, *rows = csv.reader(io.StringIO("\n".join(lines)), skipinitialspace=True)
+    except csv.Error:  # a field of more than 128 KiB: no table
+        return []
+    names = [re.sub(r"\s*\[.*", "", name).strip() for name in heading]
+    return [dict(zip(names, (v.strip() for v in row), strict=False)) for row in rows]
 
 
 def _gpu(row: Mapping[str, str]) -> Gpu:
@@ -143,9 +146,9 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
     if not re.fullmatch(r"\d+\.\d+", capability):
         capability = next((cap for pattern, cap in KNOWN_CAPABILITY if re.search(pattern, row.get("name", ""))), "")
     active = row.get("clocks_throttle_reasons.active") or row.get("clocks_event_reasons.active") or "0"
-    bits = int(active, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", active) else 0
+    bits = int(active, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", active) else 0
     return Gpu(
-        index=int(row.get("index", 0)),
+        index=_int(row.get("index")) or 0,
         name=row.get("name", "?"),
         uuid=row.get("uuid", ""),
         arch="sm_" + capability.replace(".", "") if capability else None,
@@ -196,7 +199,7 @@ def _int(text: str | None) -> int | None:
 
 
 def _float(text: str | None) -> float | None:
-    match = re.match(r"-?\d+(\.\d+)?", text or "")
+    match = re.match(r"-?\d{1,15}(\.\d+)?(?!\d)", text or "", re.ASCII)
     return float(match[0]) if match else None
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.errors import HostError
 from orchestrator.transport.base import CommandResult, Transport
+from tasks.inspecting import answers
 from tasks.inspecting.source import BundleTree
 
 PYTHON_FLAGS = "-IBS"  # isolated, writes no byte code, runs no .pth of the host
@@ -87,34 +86,44 @@ class RemoteFiles:
 
 def host_facts(transport: Runs, options: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
     """The raw JSON of the probe (see host_side/main.py); raises ProbeFailed with one sentence."""
-    answer = _call(transport, "probe", options, timeout_s)
-    if not isinstance(answer, dict) or "processes" not in answer:
-        raise ProbeFailed(
-            f"{transport.host}: the probe gave no facts; run `orchestrate --debug inspect` to see its output"
-        )
-    return answer
+    return _call(transport, "probe", options, answers.Facts, timeout_s)
 
 
-def read_files(
-    transport: Runs,
-    root: str,
-    files: Sequence[str] = (),
-    globs: Sequence[str] = (),
-    *,
-    listing: bool = False,
-    model: bool = False,
-    repository: str = "",
-    hubs: Sequence[str] = (),
-    timeout_s: float = 30.0,
-) -> RemoteFiles:
-    """Texts of files (each up to 2 MiB) below root on the host; names that are not there end in `missing`.
+@dataclass(frozen=True)
+class Ask:
+    """What is wanted of one folder: files by name or pattern (each up to 2 MiB), names and sizes, a model's facts.
 
     Where root is no folder, `repository` (owner/name) is looked for in the download caches `hubs`.
     """
-    options = {"root": root, "files": list(files), "globs": list(globs), "listing": listing, "model": model}
-    options.update(repository=repository, hubs=list(hubs))
-    answer = _call(transport, "files", options, timeout_s)
-    packed = json.loads(zlib.decompress(base64.b64decode(answer["packed"])))
+
+    root: str
+    files: Sequence[str] = ()
+    globs: Sequence[str] = ()
+    listing: bool = False
+    model: bool = False
+    repository: str = ""
+    hubs: Sequence[str] = ()
+
+
+def read_files(transport: Runs, ask: Ask, timeout_s: float = 30.0) -> RemoteFiles:
+    """The files of one folder; names that are not there end in `missing`."""
+    return read_all(transport, {"": ask}, timeout_s)[""]
+
+
+def read_all(transport: Runs, asks: Mapping[str, Ask], timeout_s: float = 30.0) -> dict[str, RemoteFiles]:
+    """Several folders in one command, by the same names; no command when nothing is asked."""
+    if not asks:
+        return {}
+    options = {"asks": {name: asdict(ask) for name, ask in asks.items()}}
+    folders = _call(transport, "files", options, answers.Answers, timeout_s)["answers"]
+    try:
+        return {name: _remote_files(folders[name]) for name in asks}
+    except (answers.Malformed, KeyError) as error:
+        raise ProbeFailed(f"{transport.host}: the probe's answer is malformed ({error}); look at the host") from None
+
+
+def _remote_files(answer: Mapping[str, Any]) -> RemoteFiles:
+    packed = answers.unpacked(answer["packed"])
     return RemoteFiles(
         root=answer["root"],
         exists=answer["exists"],
@@ -128,7 +137,9 @@ def read_files(
     )
 
 
-def _call(transport: Runs, mode: str, options: Mapping[str, Any], timeout_s: float) -> Any:
+def _call(
+    transport: Runs, mode: str, options: Mapping[str, Any], form: type[answers.Form], timeout_s: float
+) -> dict[str, Any]:
     result: CommandResult | None = None
     for python in INTERPRETERS:
         argv = [python, PYTHON_FLAGS, "-", mode, json.dumps(options)]
@@ -141,9 +152,9 @@ def _call(transport: Runs, mode: str, options: Mapping[str, Any], timeout_s: flo
     if not result.ok:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise ProbeFailed(f"{transport.host}: the probe ended with exit code {result.exit_code} ({last})")
+    # The answer is one line, the last one with an object: a login script may print before and a log-out script after it.
+    lines = [line for line in result.stdout.splitlines() if line.startswith("{")]
     try:
-        return json.loads(result.stdout[result.stdout.index("{") :])
-    except ValueError:
-        raise ProbeFailed(
-            f"{transport.host}: the probe's answer is no JSON; a login script may print to stdout"
-        ) from None
+        return answers.parsed(lines[-1] if lines else "", form)
+    except answers.Malformed as error:
+        raise ProbeFailed(f"{transport.host}: the probe's answer is malformed ({error}); look at the host") from None

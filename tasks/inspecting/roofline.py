@@ -75,7 +75,7 @@ def touched_share(model: ModelFacts, rows: int) -> float:
     """Share of a mixture's expert weights that `rows` tokens touch, taking routing as uniform."""
     if not model.experts:
         return 1.0
-    return float(1.0 - (1.0 - model.experts_per_token / model.experts) ** rows)
+    return float(1.0 - (1.0 - min(1.0, model.experts_per_token / model.experts)) ** rows)
 
 
 def forward_s(model: ModelFacts, device: Device, rows: int, tp: int = 1) -> float:

@@ -77,7 +77,7 @@ def read_system(raw: Mapping[str, Any], commands: Mapping[str, Mapping[str, Any]
         amx="amx_bf16" in raw.get("cpu_flags", "").split(),
         memory_bytes=_kib(raw.get("meminfo", ""), "MemTotal"),
         available_bytes=_kib(raw.get("meminfo", ""), "MemAvailable"),
-        load=float((raw.get("loadavg") or "0").split()[0]),
+        load=float(load[0]) if (load := re.match(r"\d{1,9}(\.\d+)?", raw.get("loadavg") or "")) else 0.0,
         limits=read_limits(raw.get("limits", "")),
         disks=dict(raw.get("disks", {})),
         iommu=" ".join(re.findall(r"\S*iommu\S*|pci=\S+", raw.get("cmdline", ""))),
@@ -120,8 +120,9 @@ def read_limits(text: str) -> dict[str, int | None]:
     for line in text.splitlines():
         for title, key in names.items():
             if line.startswith(title):
-                soft = line[len(title) :].split()[0]
-                found[key] = None if soft == "unlimited" else int(soft)
+                soft = re.match(r"\s*(unlimited|\d{1,20})\b", line[len(title) :])
+                if soft:
+                    found[key] = None if soft[1] == "unlimited" else int(soft[1])
     return found
 
 
@@ -137,8 +138,8 @@ def read_unit(text: str) -> Unit | None:
     return Unit(
         name=values.get("Id", ""),
         state=f"{values.get('ActiveState', '?')} ({values.get('SubState', '?')})",
-        main_pid=int(values.get("MainPID") or 0) or None,
-        restarts=int(values.get("NRestarts") or 0),
+        main_pid=_whole(values.get("MainPID")) or None,
+        restarts=_whole(values.get("NRestarts")),
         fragment=values.get("FragmentPath", ""),
         drop_ins=values.get("DropInPaths", "").split(),
         exec_start=exec_argv(values.get("ExecStart", "")),
@@ -175,7 +176,7 @@ def seconds(text: str) -> float | None:
         "y": 31557600,
         "month": 2629800,
     }
-    parts = re.findall(r"([\d.]+)\s*([a-z]+)", text)
+    parts = re.findall(r"(\d{1,15}(?:\.\d+)?)\s*([a-z]+)", text)
     if not parts or any(unit not in units for _, unit in parts):
         return None
     return float(sum(float(number) * units[unit] for number, unit in parts))
@@ -190,5 +191,9 @@ def _environment(text: str) -> dict[str, str]:
 
 
 def _kib(meminfo: str, name: str) -> int:
-    match = re.search(rf"^{name}:\s*(\d+) kB", meminfo, re.M)
+    match = re.search(rf"^{name}:\s*(\d{{1,15}}) kB", meminfo, re.M)
     return int(match[1]) * 1024 if match else 0
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if re.fullmatch(r"\d{1,15}", text or "", re.ASCII) and text else 0

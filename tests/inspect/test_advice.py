@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.hosts.recent import Recent
 from tasks.inspect_model import InspectModel, ModelsDoNotFit
 from tasks.inspect_sglang import InspectSglang, ServiceChanged
 from tasks.inspect_vllm import InspectVllm
@@ -280,7 +281,7 @@ class Context:
     """What the tasks use of a run."""
 
     def __init__(self, transport: LocalTransport, config: Any) -> None:
-        self.host = SimpleNamespace(name="here", transport=transport, config=config)
+        self.host = SimpleNamespace(name="here", transport=transport, config=config, recent=Recent())
         self.outputs: dict[str, Any] = {}
 
     def output(self, key: str) -> Any:

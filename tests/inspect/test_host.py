@@ -157,7 +157,7 @@ def test_nothing_changes_on_the_host(
     before = state()
     inspect_host(transport, scope(scratch, free_port))
     assert state() == before
-    assert transport.commands <= 8
+    assert transport.commands <= 2
 
 
 def test_a_host_without_python(tmp_path: Path) -> None:

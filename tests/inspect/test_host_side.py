@@ -16,7 +16,7 @@ from tasks.inspecting.host_side.base import MASK, mask_argv, mask_text
 from tasks.inspecting.host_side.imports import entry_points
 from tasks.inspecting.host_side.models import snapshot
 from tasks.inspecting.host_side.processes import role_of, unit_of
-from tasks.inspecting.probe import read_files, script
+from tasks.inspecting.probe import Ask, read_files, script
 from tasks.inspecting.serving import Serving, choose
 from tests.inspect.conftest import LocalTransport
 
@@ -111,9 +111,8 @@ def test_a_repository_name_is_found_in_the_cache(tmp_path: Path, transport: Loca
         (base / "snapshots" / commit / "config.json").write_text(json.dumps({"commit": commit}))
     (base / "refs").mkdir()
     (base / "refs" / "main").write_text("aaa\n")
-    found = read_files(
-        transport, "/nowhere/owner/model", ["config.json"], repository="owner/model", hubs=[str(tmp_path)]
-    )
+    ask = Ask("/nowhere/owner/model", ["config.json"], repository="owner/model", hubs=[str(tmp_path)])
+    found = read_files(transport, ask)
     assert json.loads(found.texts["config.json"]) == {"commit": "aaa"}
     assert snapshot("../../etc/passwd", [str(tmp_path)]) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import subprocess
 import time
 from typing import Any, Dict
@@ -19,9 +20,15 @@ Facts = Dict[str, Any]
 
 def read(path: str, limit: int = 1 << 20) -> str | None:
     """Text of a file, or None if it can't be read."""
+    data = read_bytes(path, limit)
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def read_bytes(path: str, limit: int) -> bytes | None:
+    """The beginning of a file; None if it can't be read or is a pipe or device, which could hold us up for ever."""
     try:
-        with open(path, "rb") as file:
-            return file.read(limit).decode("utf-8", "replace")
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            return file.read(limit) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except (OSError, ValueError):
         return None
 

@@ -69,9 +69,11 @@ def path_files(site: str) -> tuple[list[str], dict[str, str]]:
         else:
             match = re.search(r"^MAPPING[^=]*=\s*(\{.*?\})", text, re.M | re.S)
             try:
-                mapping.update(ast.literal_eval(match.group(1)) if match else {})
-            except (ValueError, SyntaxError):
+                found = ast.literal_eval(match.group(1)) if match else {}
+            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
                 continue
+            pairs = found.items() if isinstance(found, dict) else ()
+            mapping.update((k, v) for k, v in pairs if isinstance(k, str) and isinstance(v, str))
     return folders, mapping
 
 

@@ -1,8 +1,10 @@
 """Called as `python3 -IBS - MODE OPTIONS`; OPTIONS is a JSON object, the answer one JSON object on stdout.
 
-probe  {ports[], unit, paths[], roots[], extra_roots[], seconds, skip[]}  facts of processes, copies, GPUs and system;
-       skip leaves out `gpu` (nvidia-smi) and `copies` (the walk over the disk), the two parts that can take seconds
-files  {root, files[], globs[], listing, model, repository, hubs[]}  texts of files (zlib, base64), listing, tensors
+probe  {ports[], unit, paths[], roots[], extra_roots[], seconds, skip[], stop_if_hidden}  facts of processes, copies, GPUs
+       and system; skip leaves out `gpu` (nvidia-smi) and `copies` (the walk over the disk), the two parts that can take
+       seconds; stop_if_hidden ends after the processes when this login sees too little of a server
+files  {asks: {name: {root, files[], globs[], listing, model, repository, hubs[]}}}  for each name texts of files (zlib,
+       base64), listing, tensors
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ from typing import Any
 from tasks.inspecting.host_side.base import Facts, collect, mask_text, read, start_command
 from tasks.inspecting.host_side.machine import GPU_COMMANDS, ROOTS, UNIT_KEYS, copies, server_info, system_facts
 from tasks.inspecting.host_side.models import snapshot, tensor_table, tokenizer_digest, weights_digest
-from tasks.inspecting.host_side.processes import servers
+from tasks.inspecting.host_side.processes import name_holders, servers
 
 
 def probe(options: Facts) -> Facts:
     started = time.monotonic()
     seconds = float(options.get("seconds", 4.0))
     skip = options.get("skip", [])
+    processes = servers()
+    if options.get("stop_if_hidden") and hidden(processes, options.get("ports", [])):
+        return {"processes": processes, "stopped": True}
     running = {} if "gpu" in skip else {name: start_command(argv, seconds) for name, argv in GPU_COMMANDS.items()}
     running["systemd"] = start_command(["systemctl", "--version"], 2.0)
     running["virt"] = start_command(["systemd-detect-virt"], 2.0)
@@ -34,26 +39,34 @@ def probe(options: Facts) -> Facts:
         unit = options["unit"]
         running["unit"] = start_command(["systemctl", "show", unit, "-p", UNIT_KEYS], 2.0)
         running["unit_cat"] = start_command(["systemctl", "cat", unit, "--no-pager"], 2.0)
-    system = system_facts(options.get("paths", []))
+    info = resolved_arguments(candidate_ports(options, processes))
+    own = [*options.get("extra_roots", []), *(item["cwd"] for item in processes["servers"])]
+    groups = [] if "copies" in skip else [own, list(options.get("roots") or ROOTS)]
+    found, cut = search(groups, started + seconds)
+    facts: Facts = {"processes": processes, "system": system_facts(options.get("paths", [])), "server_info": info}
     texts = {name: collect(item) for name, item in running.items()}
     for name in ("unit", "unit_cat"):
         if name in texts:
             texts[name]["out"] = mask_text(texts[name]["out"])
     holders = texts["apps"]["out"] if "apps" in texts else ""
-    gpu_pids = {int(pid) for pid in re.findall(r"^[^,\n]+,\s*(\d+),", holders, re.M)}
-    processes = servers(gpu_pids)
-    info = None
-    for port in candidate_ports(options, processes):
+    name_holders(processes, {int(pid) for pid in re.findall(r"^[^,\n]+,\s*(\d+),", holders, re.M)})
+    facts.update(commands=texts, copies=found, copies_truncated=cut, seconds=round(time.monotonic() - started, 3))
+    return facts
+
+
+def hidden(processes: Facts, ports: list[int]) -> bool:
+    """Whether a server's environment, or who listens on one of the ports, can't be seen by this login."""
+    owned = {port for item in processes["servers"] for port in item["ports"] or []}
+    return bool(processes["hidden"]) or any(port in processes["listening"] and port not in owned for port in ports)
+
+
+def resolved_arguments(ports: list[int]) -> Facts | None:
+    """{port, data} of the first of these ports that tells its arguments."""
+    for port in ports:
         data = server_info(port)
         if data is not None:
-            info = {"port": port, "data": data}
-            break
-    own = [*options.get("extra_roots", []), *(item["cwd"] for item in processes["servers"])]
-    groups = [] if "copies" in skip else [own, list(options.get("roots") or ROOTS)]
-    found, cut = search(groups, started + seconds)
-    facts: Facts = {"processes": processes, "commands": texts, "system": system, "server_info": info}
-    facts.update(copies=found, copies_truncated=cut, seconds=round(time.monotonic() - started, 3))
-    return facts
+            return {"port": port, "data": data}
+    return None
 
 
 def search(groups: list[list[str | None]], deadline: float) -> tuple[list[Facts], bool]:
@@ -78,6 +91,11 @@ def candidate_ports(options: Facts, processes: Facts) -> list[int]:
 
 
 def files(options: Facts) -> Facts:
+    return {"answers": {name: folder(ask) for name, ask in options["asks"].items()}}
+
+
+def folder(options: Facts) -> Facts:
+    """What one ask wants of its root; not there is an answer."""
     root = options["root"]
     if not os.path.isdir(root) and options.get("hubs"):
         root = snapshot(options.get("repository", ""), options["hubs"]) or root

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any
 
-from tasks.inspecting.host_side.base import Facts, read
+from tasks.inspecting.host_side.base import Facts, read, read_bytes
 
 MAX_HEADER_BYTES = 100 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -26,43 +26,40 @@ def tensor_table(root: str) -> Facts:
 
 def header(path: str) -> Facts:
     """The table of one file; {} when it is no safetensors file."""
+    size = int.from_bytes(read_bytes(path, 8) or b"", "little")
+    text = (read_bytes(path, 8 + size) or b"")[8:] if 2 <= size <= MAX_HEADER_BYTES else b""
     try:
-        with open(path, "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            text = file.read(size) if 2 <= size <= MAX_HEADER_BYTES else b""
         entries = json.loads(text)
         return {k: [v["dtype"], v["shape"]] for k, v in entries.items() if k != "__metadata__"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
 def weights_digest(root: str) -> str | None:
     """Identity of a model's weights as oracle baselines state it; None for large ones, which no baseline here is of."""
     names = sorted(name for name in os.listdir(root) if name.endswith(".safetensors"))
-    hasher = hashlib.sha256()
-    try:
-        if not names or sum(os.path.getsize(os.path.join(root, name)) for name in names) > MAX_HASHED_BYTES:
-            return None
-        for name in names:
-            with open(os.path.join(root, name), "rb") as file:
-                content = file.read()
-            hasher.update(f"{name}\0{len(content)}\0".encode() + content)
-    except OSError:
+    sizes = [os.path.getsize(path) for path in (os.path.join(root, name) for name in names) if os.path.isfile(path)]
+    if not names or len(sizes) < len(names) or sum(sizes) > MAX_HASHED_BYTES:
         return None
+    hasher = hashlib.sha256()
+    for name in names:
+        content = read_bytes(os.path.join(root, name), MAX_HASHED_BYTES)
+        if content is None:
+            return None
+        hasher.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return hasher.hexdigest()
 
 
 def tokenizer_digest(root: str) -> dict[str, Any] | None:
     """tokenizer.json with its vocabulary replaced by a hash: enough to compare two; None without a readable one."""
-    path = os.path.join(root, "tokenizer.json")
+    data = read_bytes(os.path.join(root, "tokenizer.json"), MAX_TOKENIZER_BYTES + 1)
+    if data is None or len(data) > MAX_TOKENIZER_BYTES:
+        return None
     try:
-        if os.path.getsize(path) > MAX_TOKENIZER_BYTES:
-            return None
-        with open(path, "rb") as file:
-            tokenizer = json.loads(file.read().decode("utf-8"))
+        tokenizer = json.loads(data.decode("utf-8"))
         vocabulary = json.dumps(tokenizer.get("model", {}).get("vocab"), sort_keys=True)
         added = [{"content": t["content"], "id": t["id"]} for t in tokenizer.get("added_tokens", [])]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return {"model": {"vocab": hashlib.sha256(vocabulary.encode()).hexdigest()}, "added_tokens": added}
 

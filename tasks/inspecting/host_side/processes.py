@@ -13,6 +13,8 @@ KEPT_ENV = re.compile(
     r"|PYTORCH|TRITON|FLASHINFER|OMP_)"
 )
 
+MAX_WORD = 500
+
 
 def process_facts(pid: int) -> Facts | None:
     """Facts of one process; None when it is gone, a kernel thread, or hidden."""
@@ -146,8 +148,8 @@ def server_facts(facts: Facts, table: dict[int, Facts], sockets: dict[str, int])
     return found
 
 
-def servers(gpu_pids: set[int]) -> Facts:
-    """{servers, others, hidden, listening}: others are workers and whatever else holds a GPU."""
+def servers() -> Facts:
+    """{servers, others, hidden, listening}: others are workers, and with name_holders whatever else holds a GPU."""
     own, sockets = ancestors(), listening()
     table: dict[int, Facts] = {}
     for name in os.listdir("/proc"):
@@ -159,11 +161,26 @@ def servers(gpu_pids: set[int]) -> Facts:
     # A launcher's forks carry the same command line: only the outermost process counts.
     outer = [table[pid] for pid in sorted(serving) if table[pid]["ppid"] not in serving]
     found = [server_facts(facts, table, sockets) for facts in outer]
-    kept = ("pid", "ppid", "unit", "uid", "engine", "role")
+    shown = {item["pid"] for item in found}
     others = [
-        dict({key: facts[key] for key in kept}, argv=mask_argv(facts["argv"])[:12])
-        for pid, facts in sorted(table.items())
-        if pid not in {item["pid"] for item in found} and (facts["engine"] or facts["role"] or pid in gpu_pids)
+        other(facts) for pid, facts in sorted(table.items()) if pid not in shown and (facts["engine"] or facts["role"])
     ]
     hidden = sum(item["env"] is None for item in found)
     return {"servers": found, "others": others, "hidden": hidden, "listening": sorted(set(sockets.values()))}
+
+
+def other(facts: Facts) -> Facts:
+    """What is told of a process that is no server."""
+    kept = ("pid", "ppid", "unit", "uid", "engine", "role")
+    argv = [word[:MAX_WORD] for word in mask_argv(facts["argv"])[:12]]
+    return dict({key: facts[key] for key in kept}, argv=argv)
+
+
+def name_holders(found: Facts, gpu_pids: set[int]) -> None:
+    """Add those processes that hold a GPU and are not told yet."""
+    told = {item["pid"] for item in found["servers"] + found["others"]}
+    for pid in sorted(gpu_pids - told):
+        facts = process_facts(pid)
+        if facts:
+            facts["engine"], facts["role"] = role_of(facts["argv"])
+            found["others"].append(other(facts))
