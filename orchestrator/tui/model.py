@@ -107,9 +107,11 @@ class Delta:
     facts: frozenset[str] = frozenset()
     store_moved: bool = False
     run_changed: bool = False
+    lease_moved: bool = False  # the holder of the lock showed a sign of life, or is another one
 
     def __bool__(self) -> bool:
-        return bool(self.events or self.tasks or self.facts or self.store_moved or self.run_changed)
+        moved = self.store_moved or self.run_changed or self.lease_moved
+        return bool(self.events or self.tasks or self.facts or moved)
 
 
 def first_reading(store: Store, run_id: str | None) -> Reading:
@@ -150,7 +152,8 @@ def advance(store: Store, before: Reading) -> tuple[Reading, Delta]:
         before.run, before.process_gone, _held(before),
     )  # fmt: skip
     moved = store_seq != before.store_seq
-    return reading, Delta(tuple(events), touched, _changed_kinds(before, reading), moved, run_changed)
+    facts, lease_moved = _changed_kinds(before, reading), reading.lease != before.lease
+    return reading, Delta(tuple(events), touched, facts, moved, run_changed, lease_moved)
 
 
 def _moves_task(event: Event) -> bool:

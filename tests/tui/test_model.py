@@ -98,6 +98,19 @@ def test_events_of_other_runs_move_the_store_not_the_run(demo: Stage) -> None:
     assert after.tasks is reading.tasks
 
 
+def test_a_sign_of_life_of_the_lock_is_news_though_nothing_else_happens(demo: Stage) -> None:
+    reading = first_reading(demo.store, RUN_ID)
+    assert reading.lease is not None
+    demo.clock.now += reading.lease.ttl_s + 1
+    silent = header(reading, Durations(), None, "", demo.clock.now)
+    assert any("silent since" in text_of(part) for part in silent)
+    assert demo.store.leases.heartbeat(reading.lease)
+    after, delta = advance(demo.store, reading)
+    assert delta
+    assert not delta.run_changed
+    assert not any("silent" in text_of(part) for part in header(after, Durations(), None, "", demo.clock.now))
+
+
 def test_what_a_task_waits_for(demo: Stage) -> None:
     reading = first_reading(demo.store, RUN_ID)
     assert [task.key for task in reading.waits_for("arm-deadman")] == ["bench-budgets"]
