@@ -23,6 +23,11 @@ CPU_LAUNCH = ("sglang_cpu", "launch")
 CPU_COMMON = ("--host", "127.0.0.1", "--random-seed", "1")
 
 
+def leave_on_sigterm() -> None:
+    """From now on an ended benchmark still ends its servers; for the main thread."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 class Server:
     """Starts in its own process group, so that ``stop`` ends exactly what it started."""
 

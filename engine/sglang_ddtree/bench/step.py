@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .report import write_result
-from .server import Server, ddtree, linear
+from .server import Server, ddtree, leave_on_sigterm, linear
 from .stages import profile
 
 CHAIN = "chain"
@@ -205,6 +205,7 @@ def main() -> int:
     parser.add_argument("--start", type=float, default=400, help="seconds a server may take to answer")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    leave_on_sigterm()
     for name, config in (("target", target_config()), ("draft", draft_config())):
         (options.folder / name).mkdir(parents=True, exist_ok=True)
         (options.folder / name / "config.json").write_text(json.dumps(config))

@@ -26,7 +26,7 @@ from typing import Any
 from .campaign_plan import PROMPT_SETS, target_for
 from .report import write_result
 from .serve import classified, prompts, speed
-from .server import Server, ddtree, linear
+from .server import Server, ddtree, leave_on_sigterm, linear
 
 SIZES = (1, 2, 4, 8, 16, 32)
 
@@ -144,6 +144,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=36000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    leave_on_sigterm()
     out = Path(os.environ.get("OUT", "."))
     folder = options.models / options.pair
     target, draft = target_for(folder, False), str(folder / "draft")
