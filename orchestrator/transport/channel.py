@@ -13,6 +13,7 @@ from orchestrator.transport.base import OnLine, Stream
 from orchestrator.transport.lines import LineSplitter
 
 PIECE = 32 * 1024
+MAX_OUTPUT = 128 << 20  # bytes; the longest that is read on purpose is a file of 64 MiB in base64
 LINGER_S = 1.0  # how long to wait for output after the exit status when a background child keeps the pipes open
 
 
@@ -22,6 +23,10 @@ class Dropped(Exception):
 
 class Expired(Exception):
     """The time-out passed while the command still ran."""
+
+
+class Flooded(Exception):
+    """The command printed more than MAX_OUTPUT, and may never end."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def execute(
     timeout_s: float | None,
     on_line: OnLine | None,
 ) -> Outcome:
-    """Raises Dropped or Expired; the caller knows what they mean for the command's effect."""
+    """Raises Dropped, Expired or Flooded; the caller knows what they mean for the command's effect."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
         channel.exec_command(line)
@@ -56,16 +61,19 @@ def execute(
         if stdin_open:
             waiting, stdin_open, sent = _send(channel, waiting)
             moved |= sent
+        if out.size + err.size > MAX_OUTPUT:
+            raise Flooded
+        exited = channel.exit_status_ready()
+        if deadline is not None and time.monotonic() > deadline and not (exited or channel.closed):
+            raise Expired  # also while it prints without a pause
         if moved:
             continue
-        if channel.exit_status_ready():
+        if exited:
             exited_at = exited_at or time.monotonic()
             if channel.eof_received or channel.closed or time.monotonic() - exited_at > LINGER_S:
                 break
         elif channel.closed:
             break
-        if deadline is not None and time.monotonic() > deadline:
-            raise Expired
         channel.status_event.wait(0.01)
         if exited_at is not None:
             time.sleep(0.005)  # status_event stays set; do not spin while the last output is on its way
@@ -73,7 +81,8 @@ def execute(
         while _receive(channel.recv_ready, channel.recv, out) | _receive(
             channel.recv_stderr_ready, channel.recv_stderr, err
         ):
-            pass
+            if out.size + err.size > MAX_OUTPUT:
+                raise Flooded
     out.feed(b"", final=True)
     err.feed(b"", final=True)
     if channel.exit_status < 0:

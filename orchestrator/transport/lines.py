@@ -14,8 +14,10 @@ class LineSplitter:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._open = ""
         self.parts: list[str] = []
+        self.size = 0  # bytes so far
 
     def feed(self, data: bytes, *, final: bool = False) -> None:
+        self.size += len(data)
         text = self._decode(data, final)
         self.parts.append(text)
         if self._emit is None:

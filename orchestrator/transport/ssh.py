@@ -26,7 +26,7 @@ from orchestrator.transport.base import (
     OnLine,
     SudoUnavailable,
 )
-from orchestrator.transport.channel import Dropped, Expired, execute
+from orchestrator.transport.channel import MAX_OUTPUT, Dropped, Expired, Flooded, execute
 from orchestrator.transport.connect import close_connection, open_connection
 from orchestrator.transport.forward import forwarded
 from orchestrator.transport.pulse import Pulse
@@ -108,6 +108,12 @@ class SshTransport:
             raise CommandTimeout(
                 f"{shown!r} on host {self.host!r} did not end within {timeout_s:g} s and was stopped; "
                 "look at the host's load or raise the time-out."
+            ) from error
+        except Flooded as error:
+            self._stop_call(link, call_id, sudo)
+            raise OrchestrateError(
+                f"{shown!r} on host {self.host!r} printed more than {MAX_OUTPUT >> 20} MiB and was stopped; look there at "
+                "what it prints, which may be a login script."
             ) from error
         result = CommandResult(
             tuple(argv), outcome.exit_code, outcome.stdout, outcome.stderr, time.monotonic() - started

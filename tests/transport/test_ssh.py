@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchestrateError, UsageError
-from orchestrator.transport import hostkeys, upload
+from orchestrator.transport import channel, hostkeys, upload
 from orchestrator.transport.base import (
     AuthenticationFailed,
     CommandFailed,
@@ -117,6 +117,16 @@ def test_a_timed_out_command_is_stopped_on_the_host_with_its_children(transport:
     with pytest.raises(CommandTimeout):
         transport.run(["sh", "-c", "sleep 98765 & sleep 98765"], timeout_s=0.5)
     left = transport.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep [9]8765'"])
+    assert left.stdout.strip() == "0"
+
+
+def test_a_command_that_prints_without_end_is_stopped(transport: SshTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandTimeout):
+        transport.run(["yes", "flood98765"], timeout_s=0.5)
+    monkeypatch.setattr(channel, "MAX_OUTPUT", 1 << 20)
+    with pytest.raises(OrchestrateError, match="printed more than"):
+        transport.run(["sh", "-c", "yes flood98765 & exit 0"], timeout_s=30)
+    left = transport.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'flood[9]8765'"])
     assert left.stdout.strip() == "0"
 
 
