@@ -169,6 +169,7 @@ class SelfTest(Action):
         done = session.transport.run(
             [python, "-m", "sglang_ddtree", *arguments],
             env=manifest.launch.env,
+            sudo=session.privileged,  # the environment may lie where only the service's user may look
             timeout_s=1800,
             on_line=lambda _stream, line: ctx.log(line) if arguments[0] == "selftest" else None,
         )

@@ -33,10 +33,7 @@ def restore(
     if live and session.services.status(session.unit).running:
         log(f"{target.id} is live already")
     else:
-        session.services.stop(session.unit)
-        before_start()
-        activation.apply_definition(target)
-        session.services.start(session.unit)
+        activation.bring_back(target, before_start=before_start, log=log)
         log(f"{session.unit} started with {target.id}")
     if session.releases.current() != target.id:
         session.releases.point_current(target.id)

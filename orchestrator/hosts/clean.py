@@ -9,6 +9,7 @@ from orchestrator.hosts.guard import held_for, leased_for
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.systemd_trigger import SystemdTrigger
+from orchestrator.remote.processes import processes
 from orchestrator.store.store import Store
 from orchestrator.transport.embedded import embedded_folder, remove_embedded
 
@@ -52,6 +53,13 @@ def _clean(session: HostSession) -> list[str]:
     return done
 
 
+def _runs_from(session: HostSession, folder: str) -> bool:
+    """Whether the unit's main process was started from a release."""
+    pid = session.services.status(session.unit).main_pid
+    found = processes(session.transport, [pid], sudo=session.privileged) if pid else []
+    return any(word.startswith(folder + "/") for one in found for word in (*one.cmdline, one.exe))
+
+
 def _own_of(replica: HostSession) -> tuple[str, ...]:
     layout = replica.releases.layout
     return posixpath.basename(layout.current), posixpath.basename(layout.deadman)
@@ -61,12 +69,14 @@ def _undecorate(session: HostSession) -> list[str]:
     """The unit as it was found, and no dead man's switch."""
     done: list[str] = []
     definition = session.services.definition(session.unit)
-    if definition is not None and definition.overridden:
-        running = session.services.status(session.unit).running
+    overridden = definition is not None and definition.overridden
+    if overridden:
         session.services.clear_override(session.unit)
-        if running:
-            session.services.restart(session.unit)
         done.append(f"the drop-in of {session.unit} (the service runs as it was found)")
+    # An earlier attempt may have been cut off here: a process must not lose the files that it runs from.
+    running = session.services.status(session.unit).running
+    if running and (overridden or _runs_from(session, session.releases.layout.releases)):
+        session.services.restart(session.unit)
     status = session.deadman.status()
     if status.state == "armed":
         session.deadman.disarm(status.token)

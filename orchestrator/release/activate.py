@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.errors import ExitCode, OrchestrateError
+from orchestrator.errors import ExitCode, HostError, OrchestrateError
 from orchestrator.release.deadman import Deadman
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.store import ReleaseStore
 from orchestrator.remote.services import Override, RestorePlan, ServiceDriver, ServiceStatus
 
 Log = Callable[[str], None]
+ALONE_AFTER_S = 120.0  # the host ends by itself what brings a release back, when nobody does
 
 
 class SwitchLost(OrchestrateError):
@@ -88,6 +89,7 @@ class Activation:
         at("stopped")
         if before_start is not None:
             before_start()
+            self._require_guard(token, previous)
         self.apply_definition(target)
         at("defined")
         self._require_guard(token, previous)
@@ -98,6 +100,35 @@ class Activation:
         status = self.services.status(self.unit)
         log(f"{self.unit} started with {target.id} (pid {status.main_pid}) after {down:.1f} s")
         return Switched(target.id, previous.id, token, down, status)
+
+    def bring_back(
+        self, target: Manifest, *, before_start: Callable[[], None] = lambda: None, log: Log = lambda _line: None
+    ) -> None:
+        """Make a release that is known to be good live again; returns when its process runs.
+
+        The host is told first what is about to happen, and does the rest alone when the operator is lost on the way: a
+        service that was stopped for its own return must not stay away. No switch may be armed (see settle).
+        """
+        token = self._tell_host(target, log)
+        self.services.stop(self.unit)
+        before_start()
+        self.apply_definition(target)
+        self.services.start(self.unit)
+        self.store.point_current(target.id)
+        if token and not self.confirm(token):
+            log(
+                f"{target.id} was brought back by the host itself, which had waited {ALONE_AFTER_S:g} s for its operator"
+            )
+
+    def _tell_host(self, target: Manifest, log: Log) -> str:
+        """The token of a switch that brings `target` back, '' where none can be armed: a full disk keeps nothing down."""
+        try:
+            return self.deadman.arm(self.restore_plan(target), target.id, ALONE_AFTER_S)
+        except HostError:
+            raise
+        except OrchestrateError as error:
+            log(f"{target.id} is brought back without the host's own guard: {error}")
+            return ""
 
     def _require_guard(self, token: str, previous: Manifest) -> None:
         """What the host does after this look undoes our drop-in; what it did before is repeated here."""

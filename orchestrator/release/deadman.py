@@ -19,13 +19,17 @@ DeadmanState = Literal["never armed", "armed", "firing", "fired", "failed", "dis
 
 @dataclass(frozen=True)
 class DeadmanStatus:
-    """What the host says about its switch. restores: the release that firing brings back; steps: what firing did."""
+    """What the host says about its switch. restores: the release that firing brings back; steps: what firing did.
+
+    begun: an armed switch whose firing was cut short, by a restart of the host for example.
+    """
 
     state: DeadmanState
     token: str = ""
     why: str = ""
     restores: str | None = None
     steps: tuple[dict[str, Any], ...] = ()
+    begun: bool = False
 
 
 class Trigger(Protocol):
@@ -137,4 +141,5 @@ class Deadman:
             why=answer.get("why", ""),
             restores=answer.get("restores"),
             steps=tuple(answer.get("steps", ())),
+            begun=answer.get("begun", answer["state"] == "armed"),  # a script of before does not tell
         )

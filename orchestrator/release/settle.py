@@ -60,7 +60,10 @@ def settle(
     host could not go back by itself: a person has to look.
     """
     status = activation.deadman.status()
-    if status.state == "armed":
+    if status.state == "armed" and not status.begun and _never_switched(activation, status.restores):
+        log("an earlier run armed the dead man's switch and got no further: the service goes on")
+        activation.deadman.disarm(status.token)
+    elif status.state == "armed":
         log("an earlier run left the dead man's switch armed: the previous release is brought back now")
         activation.deadman.fire(status.token)
     deadline = time.monotonic() + patience_s
@@ -75,9 +78,7 @@ def settle(
     if status.state == "fired" and status.restores and now.serving not in (status.restores, None):
         # A start that crossed the firing: what serves is not guarded and was never confirmed.
         log(f"{now.serving} serves unconfirmed after the host had gone back: {status.restores} is brought back")
-        activation.services.stop(activation.unit)
-        activation.apply_definition(activation.store.read(status.restores))
-        activation.services.start(activation.unit)
+        activation.bring_back(activation.store.read(status.restores), log=log)
         now = look(activation)
     if now.serving is not None and now.serving != now.current:
         log(f"`current` named {now.current}, but {now.serving} serves: the link is corrected")
@@ -86,6 +87,12 @@ def settle(
         log(f"{activation.unit} is not running: it is started")
         activation.services.start(activation.unit)
     return look(activation)
+
+
+def _never_switched(activation: Activation, restores: str | None) -> bool:
+    """The release that firing would bring back serves; a switch stops the unit before it changes the definition."""
+    now = look(activation)
+    return now.running and now.serving is not None and now.serving == now.current == restores
 
 
 def _original(activation: Activation, current: str | None) -> str | None:

@@ -136,8 +136,15 @@ class SystemdDriver:
         )
 
     def start(self, name: str) -> None:
+        self._start("start", name)
+
+    def restart(self, name: str) -> None:
+        """In one command, which systemd carries out to the end also when the connection is lost."""
+        self._start("restart", name)
+
+    def _start(self, verb: str, name: str) -> None:
         self._root([*self.scope.systemctl, "reset-failed", name])
-        done = self._root([*self.scope.systemctl, "start", name], timeout_s=None)
+        done = self._root([*self.scope.systemctl, verb, name], timeout_s=None)
         if not done.ok:
             tail = " | ".join(self.logs(name, 5)) or done.stderr.strip()
             raise OrchestrateError(f"host {self._transport.host!r}: {name} did not start: {tail}.")
@@ -146,10 +153,6 @@ class SystemdDriver:
         done = self._root([*self.scope.systemctl, "stop", name], timeout_s=None)
         if not done.ok and self._facts(name) is not None:
             raise OrchestrateError(f"host {self._transport.host!r}: {name} did not stop: {done.stderr.strip()}.")
-
-    def restart(self, name: str) -> None:
-        self.stop(name)
-        self.start(name)
 
     def status(self, name: str) -> ServiceStatus:
         facts = self._facts(name)

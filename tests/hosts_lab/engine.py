@@ -43,7 +43,8 @@ def host(name: str, *, dflash: bool = True) -> LabHost:
     unit = (
         "[Unit]\nDescription=SGLang\n[Service]\n"
         f"ExecStart={VENV}/bin/python -m sglang_cpu launch --model-path /opt/models/{PAIR}/target {flags}"
-        f"--host 127.0.0.1 --port {PORT}\nTimeoutStopSec=60\n[Install]\nWantedBy=multi-user.target\n"
+        # `sglang_cpu launch` sets this for the server itself; the plugin's own commands in a clone need it too.
+        f"--host 127.0.0.1 --port {PORT}\nEnvironment=SGLANG_USE_CPU_ENGINE=1\nTimeoutStopSec=60\n[Install]\nWantedBy=multi-user.target\n"
     )
     machine = LabHost(
         name,

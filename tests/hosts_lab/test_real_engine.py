@@ -63,9 +63,7 @@ def test_ddtree_takes_over_from_linear_dflash_and_goes_back(engine_host: LabHost
         assert (source.environment.prefix, source.environment.package_version) == (engine.VENV, "0.5.20")
         digest = session.releases.tree_digest(engine.VENV)
         flags = {"--speculative-algorithm": "DDTREE", "--speculative-num-draft-tokens": str(NODES + 1)}
-        # `sglang_cpu launch` sets this for the server; the plugin's own commands in the clone need it too.
-        env = {**source.launch.env, "SGLANG_USE_CPU_ENGINE": "1"}
-        launch = source.launch.model_copy(update={"argv": with_flags(source.launch.argv, flags), "env": env})
+        launch = source.launch.model_copy(update={"argv": with_flags(source.launch.argv, flags)})
         plan = build.BuildPlan(source, launch, wheel=build_plugin_wheel(session.wheel_dir))
         release = build.build_release(session.releases, plan, lambda *_: None)
         assert release.clone_mode == "link"

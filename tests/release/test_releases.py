@@ -16,8 +16,9 @@ import pytest
 from orchestrator.errors import LockedError, OrchestrateError, UsageError
 from orchestrator.hosts import lock
 from orchestrator.hosts.session import HostSession
-from orchestrator.release import build
+from orchestrator.release import activate, build
 from orchestrator.release.activate import SwitchLost
+from orchestrator.release.deadman import Deadman
 from orchestrator.release.drift import drift_of
 from orchestrator.release.found import find_service
 from orchestrator.release.launch import Launch, with_flags
@@ -336,6 +337,54 @@ def test_settle_ends_what_a_killed_operator_left(session: HostSession, built: tu
     now = settle(activation)
     assert (now.serving, now.current, now.settled) == (source.id, source.id, True)
     assert ask(session)["argv"][-1] == "LINEAR"
+
+
+def test_a_switch_that_was_armed_and_not_made_restarts_nothing(
+    session: HostSession, built: tuple[Manifest, Manifest]
+) -> None:
+    source, _ = built
+    activation = session.activation()
+    before = session.services.status("sglang").main_pid
+    session.deadman.arm(activation.restore_plan(source), source.id, 3600)
+    now = settle(activation)
+    assert (now.serving, now.deadman, now.settled) == (source.id, "disarmed", True)
+    assert session.services.status("sglang").main_pid == before
+
+
+def test_an_operator_lost_on_the_way_back_leaves_that_to_the_host(
+    session: HostSession, built: tuple[Manifest, Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, release = built
+    activation = session.activation()
+    assert activation.confirm(activation.switch(release, source, deadline_s=3600).token)
+    monkeypatch.setattr(activate, "ALONE_AFTER_S", 1.0)
+
+    def lose() -> None:
+        assert not session.services.status("sglang").running
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        activation.bring_back(source, before_start=lose)
+    wait_until(lambda: session.deadman.status().state == "fired")
+    assert (look(activation).serving, session.releases.current()) == (source.id, source.id)
+    assert ask(session)["argv"][-1] == "LINEAR"
+
+
+def test_a_way_back_that_cannot_be_guarded_is_gone_all_the_same(
+    session: HostSession, built: tuple[Manifest, Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, release = built
+    activation = session.activation()
+    assert activation.confirm(activation.switch(release, source, deadline_s=3600).token)
+
+    def full(*_: object) -> str:
+        raise OrchestrateError("no space left")
+
+    monkeypatch.setattr(Deadman, "arm", full)
+    said: list[str] = []
+    activation.bring_back(source, log=said.append)
+    assert "without the host's own guard: no space left" in said[0]
+    assert (look(activation).serving, look(activation).running) == (source.id, True)
 
 
 def test_drift_names_the_file_and_shows_the_change(session: HostSession, built: tuple[Manifest, Manifest]) -> None:

@@ -180,7 +180,7 @@ def status(folder: str) -> dict[str, Any]:
         begun = outcome is not None and (outcome["state"], outcome.get("token")) == ("firing", plan["token"])
         # A firing that a restart of the host cut short holds no lock any more: it can be fired again.
         state = "firing" if begun and is_locked(folder) else "armed"
-        return {"state": state, "token": plan["token"], "restores": plan.get("restores")}
+        return {"state": state, "token": plan["token"], "restores": plan.get("restores"), "begun": begun}
     return {"state": "fired", **outcome} if outcome else {"state": "never armed"}
 
 
