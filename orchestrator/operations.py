@@ -23,6 +23,7 @@ from orchestrator.hosts.load import select_host
 from orchestrator.hosts.notify import notify
 from orchestrator.hosts.secrets import Masker
 from orchestrator.hosts.session import HostSession, connect
+from orchestrator.opening import Opening
 from orchestrator.remote.pip import Progress
 from orchestrator.report.place import report_path
 from orchestrator.store.records import RunRecord, TaskRecord, moment
@@ -42,12 +43,12 @@ class Workplace:
     progress: Progress = lambda text, done, total: None
     warn: Callable[[str], None] = lambda text: None
 
-    def session(self, name: str) -> HostSession:
+    def session(self, name: str, progress: Progress | None = None) -> HostSession:
         """Connect to a host by name, provisioning an embedded one on its first use; the caller closes the session."""
         session = connect(select_host(self.inventory, name), self.home, self.masker)
         try:
             if is_embedded_cpu(session):
-                first_use(session, self.progress)
+                first_use(session, progress or self.progress)
         except BaseException:
             session.close()
             raise
@@ -77,11 +78,12 @@ def run_graph(
     """Run or resume a graph; raises what Runner.run raises, and PlanStaleError."""
     if plan_file is not None:
         check_plan(read_plan(plan_file), plan_graph(place, graph, host, settings))
+    opening = Opening(place, on_event)
     runner = Runner(
-        place.store, graph, place.session, host=host.name, settings=settings, mask=place.masker.mask, guard=host_guard
+        place.store, graph, opening.session, host=host.name, settings=settings, mask=place.masker.mask, guard=host_guard
     )
     result = runner.run(
-        resume if resume else run_id, resume=bool(resume), only=only, skip=skip, force=force, on_event=on_event
+        resume if resume else run_id, resume=bool(resume), only=only, skip=skip, force=force, on_event=opening.heard
     )
     if any(task.phase == MEASURE for task in graph.tasks):
         keep_report(place, result.run_id)
