@@ -12,13 +12,15 @@ from orchestrator.graph.model import GraphSpec, TaskSpec
 from orchestrator.store.jsontext import canonical
 
 MAX_CONTENT = 20_000
+SAID = 8  # of what is wrong, or of a circle, at most this many are named in a sentence
 
 
 class GraphError(UsageError):
     """The graph cannot be run; every sentence names the task."""
 
     def __init__(self, graph: str, problems: list[str]) -> None:
-        super().__init__(f"graph {graph}: {'; '.join(problems)}")
+        more = [f"and {len(problems) - SAID} more problems"] if len(problems) > SAID else []
+        super().__init__(f"graph {graph}: {'; '.join([*problems[:SAID], *more])}")
         self.problems = problems
 
 
@@ -87,10 +89,17 @@ def find_problems(graph: GraphSpec) -> list[str]:
         *_duplicates(graph),
         *_bad_fields(graph),
         *_bad_edges(graph),
-        *([f"tasks depend on each other in a circle: {' -> '.join(circle)}"] if circle else []),
+        *([f"tasks depend on each other in a circle: {around(circle)}"] if circle else []),
         *_never_reached(graph, circle),
         *_duplicate_effects(graph),
     ]
+
+
+def around(circle: list[str]) -> str:
+    """A circle as one readable line; of a long one the middle is only counted."""
+    if len(circle) <= 2 * SAID:
+        return " -> ".join(circle)
+    return " -> ".join([*circle[:SAID], f"({len(circle) - SAID - 1} more)", circle[-1]])
 
 
 def _duplicates(graph: GraphSpec) -> list[str]:
@@ -154,11 +163,21 @@ def _duplicate_effects(graph: GraphSpec) -> list[str]:
 
 def _never_reached(graph: GraphSpec, circle: list[str]) -> list[str]:
     """Tasks behind a missing dependency or the circle: they are fine themselves, but nothing would ever start them."""
+    followers: dict[str, list[int]] = {}
+    waits = [len(set(spec.depends_on)) for spec in graph.tasks]
+    for index, spec in enumerate(graph.tasks):
+        for key in set(spec.depends_on):
+            followers.setdefault(key, []).append(index)
     reached: set[str] = set()
-    left = list(graph.tasks)
-    while found := [spec for spec in left if reached.issuperset(spec.depends_on)]:
-        reached.update(spec.key for spec in found)
-        left = [spec for spec in left if spec.key not in reached]
+    ready = [index for index, count in enumerate(waits) if count == 0]
+    while ready:
+        key = graph.tasks[ready.pop()].key
+        for index in followers.get(key, []) if key not in reached else []:
+            waits[index] -= 1
+            if waits[index] == 0:
+                ready.append(index)
+        reached.add(key)
+    left = [spec for spec in graph.tasks if spec.key not in reached]
     stuck = {spec.key for spec in left}
     named = set(circle)
     return [

@@ -63,7 +63,6 @@ class Runner:
         guard: Guard | None = None,
         limits: Limits | None = None,
         lease_ttl_s: float = DEFAULT_TTL_S,
-        lock_wait_s: float = 0.0,
     ) -> None:
         self.store = store
         self.plan = Plan(graph)
@@ -74,7 +73,6 @@ class Runner:
         self._guard = guard
         self._limits = limits or Limits()
         self._lease_ttl_s = lease_ttl_s
-        self._lock_wait_s = lock_wait_s
         self._needs_lock = any(spec.needs_lock for spec in graph.tasks)
 
     def run(
@@ -95,21 +93,20 @@ class Runner:
         skipped = self._skipped(tuple(only), tuple(skip))
         force = tuple(force)
         self.plan.check_keys(force, "--force")
-        run = self._existing(run_id) if resume else self._new(run_id)
-        session = RunSession(
-            self.store, self.plan, run.id, run.host, {**run.settings, **self._settings}, self._factory, self._mask,
-            on_event,
-        )  # fmt: skip
-        try:
-            with self._lease(run) as lease, stop_on_signals(session.stop):
-                session.lease, previous = lease, run.state
-                self._begin(session, run, resume)
-                guard = self._guard(session) if self._guard and self._needs_lock else nullcontext()
-                with guard, heartbeat(session, lease):
-                    ending = self._carry_out(session, previous, skipped, frozenset(force))
-                return self._finish(session, ending)
-        finally:
-            session.close()
+        with self._leased(run_id, resume) as (run, lease):
+            session = RunSession(
+                self.store, self.plan, run.id, run.host, {**run.settings, **self._settings}, self._factory, self._mask,
+                on_event, lease,
+            )  # fmt: skip
+            try:
+                with stop_on_signals(session.stop):
+                    self._begin(session, run, resume)
+                    guard = self._guard(session) if self._guard and self._needs_lock else nullcontext()
+                    with guard, heartbeat(session, lease):
+                        ending = self._carry_out(session, run.state, skipped, frozenset(force))
+                    return self._finish(session, ending)
+            finally:
+                session.close()
 
     def _skipped(self, only: tuple[str, ...], skip: tuple[str, ...]) -> dict[str, str]:
         self.plan.check_keys(only, "--only")
@@ -118,8 +115,7 @@ class Runner:
         reasons = {key: NOT_SELECTED for key in self.plan.specs if key not in needed}
         return reasons | dict.fromkeys(skip, "skipped by --skip")
 
-    def _new(self, run_id: str | None) -> RunRecord:
-        run_id = run_id or self.store.runs.new_id()
+    def _create(self, run_id: str) -> None:
         with self.store.transaction():
             run = self.store.runs.create(
                 run_id, self.plan.graph.name, self.host, self.plan.definition, self._masked_settings()
@@ -128,25 +124,31 @@ class Runner:
             self.store.events.append(
                 run_id, None, "run.created", {"graph": run.graph, "host": run.host, "by": run.started_by}
             )
-        return run
 
     def _masked_settings(self) -> dict[str, str]:
         mask = self._mask or (lambda text: text)
         return {mask(name): mask(value) for name, value in self._settings.items()}
 
-    def _existing(self, run_id: str | None) -> RunRecord:
+    def _existing(self, run_id: str | None) -> RunRecord | None:
+        """The run to resume; None when there is none yet."""
         if run_id is not None:
             return self.store.runs.get(run_id)
-        latest = self.store.runs.latest(self.host, self.plan.graph.name)
-        return latest or self._new(None)
+        return self.store.runs.latest(self.host, self.plan.graph.name)
 
     @contextmanager
-    def _lease(self, run: RunRecord) -> Iterator[Lease]:
-        """The lease of the host for graphs that may change or occupy it. Looking around locks only the run itself."""
-        name = run.host if self._needs_lock else f"{RUN_LEASE}{run.id}"
-        lease = self.store.leases.acquire(name, who(), run.id, self._lease_ttl_s, self._lock_wait_s)
+    def _leased(self, run_id: str | None, resume: bool) -> Iterator[tuple[RunRecord, Lease]]:
+        """The run and the lease of its host, or of the run itself for graphs that neither change nor occupy a host.
+
+        A new run is made together with taking the lease: one that is refused leaves no trace.
+        """
+        run = self._existing(run_id) if resume else None
+        chosen = run.id if run else run_id or self.store.runs.new_id()
+        name = (run.host if run else self.host) if self._needs_lock else f"{RUN_LEASE}{chosen}"
+        lease = self.store.leases.acquire(
+            name, who(), chosen, self._lease_ttl_s, first=lambda: None if run else self._create(chosen)
+        )
         try:
-            yield lease
+            yield self.store.runs.get(chosen), lease
         finally:
             self.store.leases.release(lease)
 

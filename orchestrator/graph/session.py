@@ -50,6 +50,7 @@ class RunSession:
         session_factory: SessionFactory,
         mask: Mask | None,
         listener: Listener | None,
+        lease: Lease | None = None,
     ) -> None:
         self.store = store
         self.plan = plan
@@ -65,7 +66,7 @@ class RunSession:
         self._factory = session_factory
         self._hosts: dict[str, Any] = {}
         self._host_lock = threading.Lock()
-        self.lease: Lease | None = None  # set while the run holds it
+        self.lease = lease
         self.before_change: Callable[[str], None] = lambda name: None  # set by the run's guard; may raise LockedError
 
     @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.errors import UsageError
 from orchestrator.graph.model import Priority, TodoItem
+from orchestrator.graph.plan import around
 from orchestrator.store.jsontext import clean_text
 from orchestrator.store.todos import NewTodo
 
@@ -75,7 +76,7 @@ def check_edges(items: Iterable[NewTodo], known: Iterable[TodoItem]) -> None:
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
-        circle = " -> ".join(reversed(error.args[1]))
+        circle = around(list(reversed(error.args[1])))
         raise UsageError(f"to-dos depend on each other in a circle: {circle}") from error
 
 

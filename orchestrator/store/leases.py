@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.errors import LockedError, UsageError
@@ -34,6 +35,16 @@ class Lease:
     def expires_at(self) -> float:
         return self.heartbeat_at + self.ttl_s
 
+    @property
+    def alive(self) -> bool | None:
+        """Whether its process lives, None where this machine cannot tell."""
+        process = ProcessName.from_text(self.process)
+        return process.alive() if process else None
+
+    @property
+    def certainly_dead(self) -> bool:
+        return self.alive is False
+
     @staticmethod
     def from_row(row: Row) -> Lease:
         return Lease(**{name: row[name] for name in Lease.__dataclass_fields__})
@@ -60,22 +71,30 @@ class Leases:
         return [Lease.from_row(row) for row in rows if not row["host"].startswith(RUN_LEASE)]
 
     def acquire(
-        self, host: str, owner: str, run_id: str | None, ttl_s: float = DEFAULT_TTL_S, wait_s: float = 0.0
+        self,
+        host: str,
+        owner: str,
+        run_id: str | None,
+        ttl_s: float = DEFAULT_TTL_S,
+        wait_s: float = 0.0,
+        first: Callable[[], object] = lambda: None,
     ) -> Lease:
-        """Takes the lease or raises LockedError naming the holder.
+        """Takes the lease or raises LockedError naming the holder; calls `first` before, in the same transaction.
 
-        While waiting, a holder that shows no sign of life for its ttl on *our* monotonic clock counts as gone, so
-        that neither machine's wall clock has to be right.
+        A holder of another machine is gone when it shows no sign of life on *our* monotonic clock: for half its ttl
+        where its time is up, for the whole of it while waiting. So neither machine's wall clock has to be right.
         """
         deadline, watch = time.monotonic() + wait_s, _Watch()
         while True:
             with self._database.write():
                 held = self.get(host)
-                if held is None or self.expired(held) or watch.silent(held):
+                if held is None or held.certainly_dead or watch.silent_s(held) > self._patience_s(held):
+                    first()
                     return self._take(host, owner, run_id, ttl_s, held)
-            if time.monotonic() >= deadline:
+            doubtful = self.expired(held) and not watch.beaten
+            if not doubtful and time.monotonic() >= deadline:
                 raise LockedError(self._sentence(held))
-            time.sleep(min(0.2, max(0.01, deadline - time.monotonic())))
+            time.sleep(0.02 + min(0.2, held.ttl_s / 20))
 
     def heartbeat(self, lease: Lease) -> bool:
         """Shows a sign of life; False when the lease is no longer ours."""
@@ -118,11 +137,12 @@ class Leases:
 
     def expired(self, lease: Lease) -> bool:
         """Whether the holder is certainly dead (same machine) or silent for longer than its ttl."""
-        process = ProcessName.from_text(lease.process)
-        alive = process.alive() if process else None
-        if alive is not None:
-            return not alive
-        return self._clock() > lease.expires_at
+        alive = lease.alive
+        return self._clock() > lease.expires_at if alive is None else not alive
+
+    def _patience_s(self, lease: Lease) -> float:
+        """How long a holder has to be silent before it counts as gone; its heart beats every quarter of its ttl."""
+        return lease.ttl_s / 2 if self.expired(lease) else lease.ttl_s
 
     def _take(self, host: str, owner: str, run_id: str | None, ttl_s: float, held: Lease | None) -> Lease:
         now, process = self._clock(), current_process().to_text()
@@ -157,13 +177,14 @@ class _Watch:
     """Sees how long a lease has shown no new beat, on this process's monotonic clock."""
 
     def __init__(self) -> None:
+        self.beaten = False  # whether a beat was seen since the first look
         self._seen: tuple[int, int] | None = None
         self._since = 0.0
 
-    def silent(self, lease: Lease) -> bool:
-        process = ProcessName.from_text(lease.process)
-        if process is not None and process.alive():
-            return False
+    def silent_s(self, lease: Lease) -> float:
+        if lease.alive:
+            return 0.0
         if self._seen != (lease.token, lease.beat):
+            self.beaten = self._seen is not None
             self._seen, self._since = (lease.token, lease.beat), time.monotonic()
-        return time.monotonic() - self._since > lease.ttl_s
+        return time.monotonic() - self._since

@@ -50,6 +50,26 @@ def test_a_circle_is_said_once_and_what_waits_behind_it_too() -> None:
     assert behind == "task c can never be reached, because it depends on b"
 
 
+def test_of_ten_thousand_problems_some_are_named_and_the_rest_counted() -> None:
+    count = 10_000
+    ring = [task(f"t{index}", Action(), f"t{(index + 1) % count}") for index in range(count)]
+    with pytest.raises(GraphError) as error:
+        Plan(graph(*ring))
+    assert "t0 -> t1 -> " in str(error.value)
+    assert f"({count - 8} more) -> t0" in str(error.value)
+    assert len(str(error.value)) < 300
+    with pytest.raises(GraphError) as error:
+        Plan(graph(*(task(f"t{index}", Action(), "gone") for index in range(count))))
+    assert str(error.value).endswith(f"; and {count - 8} more problems")
+    assert len(str(error.value)) < 1000
+
+
+def test_a_long_chain_that_is_written_backwards_is_a_valid_graph() -> None:
+    count = 10_000
+    chain = [task(f"t{index}", Action(), *[f"t{index + 1}"] * (index + 1 < count)) for index in range(count)]
+    assert Plan(graph(*chain)).order[0] == f"t{count - 1}"
+
+
 def test_two_tasks_may_not_share_a_change() -> None:
     action = Do()
     with pytest.raises(GraphError, match="tasks a and b share one action that changes the host"):

@@ -283,8 +283,10 @@ def test_secrets_reach_neither_store_nor_listener(store: Store, tmp_path: Any) -
 
 def test_a_second_run_on_a_locked_host_is_refused_and_looking_is_not(store: Store) -> None:
     store.leases.acquire("local", "ada@bench", "r9")
+    before = store.events.last_seq()
     with pytest.raises(LockedError, match="ada@bench"):
         runner(store, graph(task("a", Do(), changes_host=True))).run()
+    assert (store.runs.list(), store.events.last_seq()) == ([], before), "status and resume shall not find it"
     assert runner(store, graph(task("a", Do()))).run().exit_code == 0
 
 

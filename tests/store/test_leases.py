@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -67,14 +68,14 @@ def test_released_and_taken_again(timed: Store) -> None:
 
 
 def test_a_holder_of_another_machine_expires_when_silent(timed: Store, clock: Hand) -> None:
-    lease = timed.leases.acquire("gpu1", "ada", "r1", ttl_s=60)
+    lease = timed.leases.acquire("gpu1", "ada", "r1", ttl_s=0.6)
     pretend(timed, elsewhere())
-    clock.now += 50
+    clock.now += 0.5
     assert timed.leases.heartbeat(lease)
-    clock.now += 59
+    clock.now += 0.59
     with pytest.raises(LockedError):
         timed.leases.acquire("gpu1", "bob", "r2")
-    clock.now += 2
+    clock.now += 0.02
     assert timed.leases.acquire("gpu1", "bob", "r2").owner == "bob"
     assert not timed.leases.heartbeat(lease), "the old owner must notice that it lost the lease"
 
@@ -104,6 +105,29 @@ def test_after_the_clock_went_back_a_silent_holder_is_waited_out(timed: Store, c
     with pytest.raises(LockedError):
         timed.leases.acquire("gpu1", "bob", "r2")
     assert timed.leases.acquire("gpu1", "bob", "r2", wait_s=20).owner == "bob"
+
+
+def test_a_holder_whose_clock_is_behind_keeps_its_lock_while_its_heart_beats(timed: Store, store_url: str) -> None:
+    end = threading.Event()
+    with open_store(store_url, clock=lambda: 1_700_000_000.0) as behind:
+        lease = behind.leases.acquire("gpu1", "ada", "r1", ttl_s=4)
+        pretend(timed, elsewhere())
+
+        def beat() -> None:
+            while not end.wait(0.05):
+                behind.leases.heartbeat(lease)
+
+        heart = threading.Thread(target=beat)
+        heart.start()
+        try:
+            held = timed.leases.get("gpu1")
+            assert held is not None
+            assert timed.leases.expired(held)
+            with pytest.raises(LockedError, match="locked by ada"):
+                timed.leases.acquire("gpu1", "bob", "r2")
+        finally:
+            end.set()
+            heart.join()
 
 
 def test_stealing_needs_a_reason_and_is_recorded(timed: Store) -> None:
