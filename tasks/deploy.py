@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
@@ -10,7 +11,7 @@ from orchestrator.openai.client import Client
 from tasks.knobs import knobs_of
 from tasks.patch import BUILD, tree_engine
 from tasks.planned import engine_memory
-from tasks.serving import SideEngine, remove_side, side_name, side_port, start_side
+from tasks.serving import SideEngine, remove_side, side_engine, side_name, side_port, start_side
 
 
 class Canary(Action):
@@ -28,6 +29,8 @@ class Canary(Action):
             status = ctx.host.services.status(engine.name)
             if status.running:
                 return Probe(True, f"the canary runs (pid {status.main_pid})", _facts(ctx, engine))
+        if definition is None and ctx.earlier is not None:
+            return Probe(True, "a canary of this release was proven here and retired after the decision")
         return Probe(False, "no canary of this release runs")
 
     def changes(self, ctx: TaskContext) -> Sequence[Change]:
@@ -64,6 +67,18 @@ class Canary(Action):
 
     def _engine(self, ctx: TaskContext) -> SideEngine:
         return tree_engine(ctx, "canary", knobs_of(ctx).nodes)
+
+
+@contextlib.contextmanager
+def canary_url(ctx: TaskContext) -> Iterator[str]:
+    """The canary's address; where an earlier run retired it already, it runs again for as long as it is needed."""
+    engine = tree_engine(ctx, "canary", knobs_of(ctx).nodes)
+    if ctx.host.services.status(engine.name).running:
+        with ctx.host.http(engine.port) as url:
+            yield url
+        return
+    with side_engine(ctx, engine) as url:
+        yield url
 
 
 def _facts(ctx: TaskContext, engine: SideEngine) -> dict[str, Json]:

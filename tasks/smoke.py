@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from orchestrator.errors import OrchestrateError
@@ -12,14 +13,16 @@ from orchestrator.openai.smoke import CheckResult, reference_of, run_smoke, smok
 from tasks.linear import live_is_linear
 
 Reference = Callable[[str, int], Sequence[int]]
+Engine = Callable[[TaskContext], AbstractContextManager[str]]
 
 
 class SmokeTest(Action):
-    """Runs every check against a port of the host. `port_of` finds the port when the task runs."""
+    """Runs every check against the live service, or against the engine of the task `subject`, which `engine` opens."""
 
-    def __init__(self, where: str, subject: str, quick: bool = False) -> None:
+    def __init__(self, where: str, subject: str = "", engine: Engine | None = None, quick: bool = False) -> None:
         self._where = where
         self._subject = subject
+        self._engine = engine
         self._quick = quick
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
@@ -32,8 +35,8 @@ class SmokeTest(Action):
         return Probe(False, "smoke tests have not run against this engine")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        port = ctx.output(self._subject).get("port") or ctx.host.config.service.port
-        with ctx.host.http(int(port)) as url, self._reference(ctx) as reference:
+        opened = self._engine(ctx) if self._engine else ctx.host.http()
+        with opened as url, self._reference(ctx) as reference:
             results = run_checks(ctx, url, quick=self._quick, reference=reference)
         found = summary(self._where, results)
         found["lost"] = lost_capabilities(ctx.output("record-linear").get("smoke"), found)

@@ -7,7 +7,7 @@ from orchestrator.graph.registry import GraphRequest
 from tasks.baseline import RecordLinear
 from tasks.benchmark import BenchBudgets, Decide
 from tasks.cutover import CutOver
-from tasks.deploy import Canary, RetireCanary
+from tasks.deploy import Canary, RetireCanary, canary_url
 from tasks.inspect_model import InspectModel
 from tasks.inspect_sglang import InspectSglang
 from tasks.inspect_vllm import InspectVllm
@@ -89,7 +89,14 @@ def measure() -> tuple[TaskSpec, ...]:
             ("compare", "build-release"),
             changes_host=True,
         ),
-        TaskSpec("smoke", "Run OpenAI smoke test", "canary", SmokeTest("the canary", "canary"), ("canary",)),
+        TaskSpec(
+            "smoke",
+            "Run OpenAI smoke test",
+            "canary",
+            SmokeTest("the canary", "canary", canary_url),
+            ("canary",),
+            occupies_host=True,
+        ),
         TaskSpec(
             "benchmark",
             "Benchmark tree budgets",

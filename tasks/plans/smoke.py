@@ -8,7 +8,5 @@ from tasks.smoke import SmokeTest
 
 
 def build(request: GraphRequest) -> GraphSpec:
-    task = TaskSpec(
-        "smoke", "Run OpenAI smoke test against the live service", "smoke", SmokeTest("the live service", "")
-    )
+    task = TaskSpec("smoke", "Run OpenAI smoke test against the live service", "smoke", SmokeTest("the live service"))
     return GraphSpec("smoke", (task,), "OpenAI smoke tests of the live service.")
