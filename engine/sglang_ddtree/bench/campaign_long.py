@@ -6,6 +6,7 @@ the reference reads it in one pass, and no token may be further from its favouri
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from .campaign_plan import HELD, Reference
@@ -19,6 +20,12 @@ OWN_FACTOR = 2.0  # reading a text and writing it sum in another order; twice th
 
 def greatest_gap(reference: Server, ids: list[int], answer: list[int]) -> float:
     """The most by which the reference, reading ``ids`` and ``answer``, prefers another token to one of the answer, in nats."""
+    if isinstance(reference, Reference):
+        return float(reference.once(json.dumps(["gap", ids, answer]), lambda: _read(reference, ids, answer)))
+    return _read(reference, ids, answer)
+
+
+def _read(reference: Server, ids: list[int], answer: list[int]) -> float:
     body = {
         "input_ids": ids + answer, "sampling_params": {"temperature": 0, "max_new_tokens": 0},
         "return_logprob": True, "logprob_start_len": len(ids) - 1, "top_logprobs_num": 1,

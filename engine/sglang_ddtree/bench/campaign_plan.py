@@ -15,6 +15,7 @@ from typing import Any
 from .server import Server, ddtree, linear
 
 CONTEXT = 1024
+READING = 64  # tokens by which the reference's context is longer: SGLang refuses to read a text that fills it
 CHUNK = 128
 BATCH = 32
 PROMPT_SETS = ("code", "chat", "verbatim", "math")
@@ -93,7 +94,8 @@ class Plan:
 
     def arguments(self, arm: str) -> list[str]:
         backend = "intel_amx" if self.on_cpu else ("triton" if arm == "triton" else "fa3")
-        base = ["--model-path", self.target, "--attention-backend", backend, "--context-length", str(CONTEXT)]
+        context = CONTEXT + READING if arm == "reference" else CONTEXT
+        base = ["--model-path", self.target, "--attention-backend", backend, "--context-length", str(context)]
         if not self.on_cpu:
             base += [
                 "--mem-fraction-static", "0.3", "--max-total-tokens", "60000", "--max-running-requests", str(BATCH),
