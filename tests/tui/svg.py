@@ -9,13 +9,17 @@ from pytest_textual_snapshot import SVGImageExtension
 
 _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # loaded from the network; the viewer's own will do
 _LINE_CLIPS = re.compile(r'<clipPath id="[\w-]*line-\d+">\s*<rect [^>]*/>\s*</clipPath>\s*')
-_LINE_CLIPPED = re.compile(r' clip-path="url\(#[\w-]*line-\d+\)"')
 _DECORATED = re.compile(r"\.([\w-]+) \{[^}]*text-decoration")
-_BLANK_TEXT = re.compile(r'<text class="([\w-]+)"[^>]*>(?:\s|&#160;)*</text>')
+_TEXT = re.compile(r'<text class="([\w-]+)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"[^>]*>([^<]*)</text>')
 _UNIQUE = re.compile(r"\bterminal-(?:\d+-)?(?=r\d|matrix|title|clip)")
 _BACKGROUND = re.compile(
     r'<rect fill="([^"]+)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" shape-rendering="crispEdges"/>'
 )
+
+
+_SINGLE_BLANK = re.compile(r"(?<![\xa0])\xa0(?![\xa0])")
+BLANK = "\xa0"
+CELL = 12.2  # width of a terminal's cell
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,29 @@ class Box:
 
 def lean(svg: str) -> str:
     """Without fonts, clips of lines, blank texts and unique names; neighbours of one background are one box."""
-    lines = set(_DECORATED.findall(svg))  # a blank is seen where it is underlined
-    svg = _BLANK_TEXT.sub(lambda found: found[0] if found[1] in lines else "", svg)
-    for pattern in (_FONTS, _LINE_CLIPS, _LINE_CLIPPED, _UNIQUE):
+    decorated = set(_DECORATED.findall(svg))
+    svg = _TEXT.sub(lambda found: _text(found, blanks=found[1] in decorated), svg)
+    for pattern in (_FONTS, _LINE_CLIPS, _UNIQUE):
         svg = pattern.sub("", svg)
-    svg = svg.replace("Fira Code, monospace", "monospace").replace("&#160;", " ")
+    svg = svg.replace("Fira Code, monospace", "monospace")
     boxes = iter(["\n".join(str(box) for box in _joined(svg))])
     svg = _BACKGROUND.sub(lambda _: next(boxes, ""), svg)  # all where the first one stood
-    svg = svg.replace("<text ", "\n<text ").replace('class="matrix"', 'class="matrix" xml:space="preserve"')
-    return re.sub(r"\s*\n\s*", "\n", svg)
+    return re.sub(r"\s*\n\s*", "\n", svg.replace("<text ", "\n<text "))
+
+
+def _text(found: re.Match[str], *, blanks: bool) -> str:
+    """A text from its first to its last sign, "" for blanks alone; with `blanks`, which an underline shows, whole."""
+    name, x, y, length, text = found.groups()
+    left, right = float(x), float(x) + float(length)
+    text = text.replace("\n", "").replace("&#160;", BLANK)
+    if not blanks:
+        left += CELL * (len(text) - len(text.lstrip(BLANK)))
+        right -= CELL * (len(text) - len(text.rstrip(BLANK)))
+        text = text.strip(BLANK)
+    if not text:
+        return ""
+    text = _SINGLE_BLANK.sub(" ", text).replace(BLANK, "&#160;")  # viewers draw neighbouring spaces as one
+    return f'<text class="{name}" x="{left:.6g}" y="{y}" textLength="{right - left:.6g}">{text}</text>'
 
 
 def _joined(svg: str) -> list[Box]:
