@@ -12,7 +12,7 @@ from orchestrator.hosts.session import HostSession
 from orchestrator.release.found import ancestors, find_service
 from orchestrator.release.manifest import Manifest
 from tasks.launch import algorithm_of
-from tasks.serving import side_engine, side_of
+from tasks.serving import side_engine, side_of, wait_ready
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def linear_engine(ctx: TaskContext) -> Iterator[LinearEngine]:
     session: HostSession = ctx.host
     embedded = session.config.transport == "embedded"
     if live_is_linear(session):
-        status = session.services.status(session.unit)
+        pid = wait_ready(ctx, session.unit, session.config.service.port)  # it may still be loading its model
         with session.http() as url:
-            yield LinearEngine(url, status.main_pid, may_flush=embedded)
+            yield LinearEngine(url, pid, may_flush=embedded)
         return
     engine = side_of(session, "linear", linear_release(ctx).launch)
     with side_engine(ctx, engine) as url:

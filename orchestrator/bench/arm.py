@@ -85,9 +85,10 @@ class OpenArm:
 
     def native(self, prompt: Prompt) -> tuple[str, str | list[int]]:
         """Id and native form of a prompt, asked from the server once."""
-        if prompt.id not in self._prompts:
-            self._prompts[prompt.id] = native_prompt(self._client, prompt, self.arm.model)
-        return prompt.id, self._prompts[prompt.id]
+        key = prompt.content_hash
+        if key not in self._prompts:
+            self._prompts[key] = native_prompt(self._client, prompt, self.arm.model)
+        return prompt.id, self._prompts[key]
 
     def identity(self) -> str:
         return self.arm.identity() if self.arm.identity else server_identity(self._client.server_info())

@@ -7,6 +7,7 @@ opens every arm once, every second pass in reverse order, so that a slow drift o
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,7 @@ class _Sweep:
     references: dict[str, list[int]] = field(default_factory=dict)
     block: int = 0
     last_arm: str = ""
+    nonce: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def __post_init__(self) -> None:
         self.block = max((r.block for r in self.rows), default=-1) + 1
@@ -128,6 +130,9 @@ class _Sweep:
     def _budget_beside(self, line: OpenArm, wide: OpenArm, budget: int, concurrency: int) -> None:
         for pair in self._open_pairs(budget, concurrency):
             group = self._group(pair, concurrency)
+            if not (line.arm.flush and wide.arm.flush):  # a live service keeps its cache, and may know the prompts
+                tag = f"({self.nonce}, {concurrency}, {budget}, {pair})"
+                group = [prompt.opened_with(tag) for prompt in group]
             arms = [(LINEAR, line), (TREE, wide)]
             rows = {
                 name: self._measure(arm, name, budget, concurrency, pair, group)

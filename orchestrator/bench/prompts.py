@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,18 @@ class Prompt:
         """Changes with the content, whatever the id is."""
         body = json.dumps([self.text, self.messages, self.input_ids], sort_keys=True, default=list)
         return hashlib.sha256(body.encode()).hexdigest()[:16]
+
+    def opened_with(self, tag: str) -> Prompt:
+        """The same prompt behind a few words of its own, so that no server has its beginning in a prefix cache."""
+        if self.text is not None:
+            return replace(self, text=f"{tag}\n{self.text}")
+        if self.input_ids is not None:
+            picks = hashlib.sha256(tag.encode()).digest()[:8]
+            return replace(self, input_ids=(*(self.input_ids[p % len(self.input_ids)] for p in picks), *self.input_ids))
+        first, *rest = self.messages or ()
+        content = first.get("content", "")
+        begun = f"{tag}\n{content}" if isinstance(content, str) else [{"type": "text", "text": tag}, *content]
+        return replace(self, messages=({**first, "content": begun}, *rest))
 
 
 # Never part of a shipped set, so a measured prompt can't already lie in the prefix cache after warming up.

@@ -32,11 +32,12 @@ class Bench:
         self.rows: list[Row] = []
         self.switched: list[int] = []
         self.unstartable: set[int] = set()
+        self.flush = True
 
     @contextmanager
     def open_linear(self) -> Iterator[Arm]:
         self.opened.append("linear")
-        yield Arm("linear", self.linear.url)
+        yield Arm("linear", self.linear.url, flush=self.flush)
 
     def open_tree(self, budget: int) -> Callable[[], Any]:
         @contextmanager
@@ -87,6 +88,21 @@ def test_the_order_alternates_so_that_blocks_are_adjacent() -> None:
     assert order == [
         ("linear", 1), ("tree", 2), ("tree", 2), ("linear", 3), ("linear", 3), ("tree", 4), ("tree", 4), ("linear", 5)
     ]  # fmt: skip
+
+
+def test_a_service_that_keeps_its_cache_gets_prompts_that_it_never_saw() -> None:
+    with bench() as b:
+        b.flush = False
+        result = b.sweep([15, 32], pairs=3, prompts=PROMPTS[:1])
+        seen = [
+            [one["text"] for one in stub.seen if "prompt number 0" in str(one.get("text"))]
+            for stub in (b.linear, b.tree)
+        ]
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == len(seen[0]) == 6
+    assert len({text.split("\n")[0] for text in seen[0]}) == 6
+    assert {request.prompt_id for row in result.rows for request in row.requests} == {"p0"}
+    assert all(row.valid for row in result.rows)
 
 
 def test_a_slower_tree_is_stopped_early_and_linear_kept() -> None:

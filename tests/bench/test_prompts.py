@@ -66,3 +66,16 @@ def test_hashes_follow_content_not_ids() -> None:
     assert Prompt("a", text="x").content_hash == Prompt("b", text="x").content_hash
     assert Prompt("a", text="x").content_hash != Prompt("a", text="y").content_hash
     assert set_hash(WARM_UP) != set_hash(WARM_UP[::-1])
+
+
+def test_a_prompt_of_every_kind_can_be_opened_with_words_of_its_own() -> None:
+    words = ({"role": "user", "content": "Hi"},)
+    parts = ({"role": "user", "content": [{"type": "image_url"}]},)
+    assert Prompt("a", text="Hi").opened_with("(1)").text == "(1)\nHi"
+    opened = [Prompt("a", messages=one).opened_with("(1)").messages for one in (words, parts)]
+    assert opened[0] == ({"role": "user", "content": "(1)\nHi"},)
+    assert opened[1] == ({"role": "user", "content": [{"type": "text", "text": "(1)"}, {"type": "image_url"}]},)
+    ids = [Prompt("a", input_ids=tuple(range(500, 600))).opened_with(tag).input_ids or () for tag in ("(1)", "(2)")]
+    assert ids[0][8:] == ids[1][8:] == tuple(range(500, 600))
+    assert ids[0][:8] != ids[1][:8]
+    assert set(ids[0]) == set(range(500, 600))
