@@ -21,8 +21,8 @@ def envelope(code: int, body: Mapping[str, Any], error: str | None = None) -> di
     return {"ok": code in SUCCESS, "exit_code": int(code), "error": error, **body}
 
 
-def encode(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, default=_jsonable, ensure_ascii=False, indent=2) + "\n"
+def encode(document: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+    return json.dumps(document, default=_jsonable, ensure_ascii=ascii_only, indent=2) + "\n"
 
 
 def write_whole(path: Path, text: str) -> None:

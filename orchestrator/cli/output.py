@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +26,17 @@ def plain(text: str) -> str:
     return text.translate(CONTROL)
 
 
+def _is_unicode(encoding: str | None) -> bool:
+    return (encoding or "utf-8").lower().replace("-", "").startswith("utf")
+
+
 class Output:
     """Writes results to stdout and progress to stderr; with json, stdout gets exactly one document."""
 
     def __init__(self, *, json_mode: bool = False, no_color: bool = False) -> None:
         self.json_mode = json_mode
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows no dash must not end a command
         no_color = no_color or bool(os.environ.get("NO_COLOR"))
         self.no_color = no_color
         self._out = Console(no_color=no_color, highlight=False, soft_wrap=False, markup=False)
@@ -85,7 +92,7 @@ class Output:
         if not self.json_mode or self._written:
             return
         self._written = True
-        sys.stdout.write(encode(envelope(code, body, error)))
+        sys.stdout.write(encode(envelope(code, body, error), ascii_only=not _is_unicode(sys.stdout.encoding)))
         sys.stdout.flush()
 
     def error(self, sentence: str) -> None:

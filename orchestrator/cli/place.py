@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from orchestrator.cli.context import Cli
+from orchestrator.hosts.secrets import Masker, known_values
 from orchestrator.operations import Workplace
 from orchestrator.store.store import open_store, open_to_read
 
@@ -16,8 +17,9 @@ def workplace(cli: Cli, *, read_only: bool = False) -> Iterator[Workplace]:
     """The workplace of this invocation; the store is closed at the end."""
     store = open_to_read(cli.store_url) if read_only else open_store(cli.store_url)
     try:
+        masker = Masker(known_values([config.model_dump() for config in cli.inventory.hosts.values()]))
         yield Workplace(
-            cli.home, cli.inventory, store, progress=FirstUseProgress(cli), warn=lambda text: cli.out.note(f"  {text}")
+            cli.home, cli.inventory, store, masker, FirstUseProgress(cli), lambda text: cli.out.note(f"  {text}")
         )
     finally:
         store.close()

@@ -12,7 +12,8 @@ import click
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.fingerprint import short
-from orchestrator.store.records import RunRecord, TaskRecord, moment
+from orchestrator.store.records import RunRecord, RunState, TaskRecord, moment
+from orchestrator.store.runs import process_gone
 from orchestrator.store.store import Store, open_store, open_to_read
 
 if TYPE_CHECKING:  # reading the store needs no host: SSH and the inventory are imported when a host is asked
@@ -36,9 +37,13 @@ def status(cli: Cli, run_id: str | None, host: str | None) -> int:
     rows = [(t.key, t.state.value, _seconds(t.duration_s), t.attempts, t.reason) for t in tasks]
     cli.out.line(f"{run.id}  {run.graph} on {run.host}: {run.state.value}{' – ' + run.reason if run.reason else ''}")
     cli.out.table(("task", "state", "time", "attempts", "reason"), rows)
-    if run.state.value in ("interrupted", "failed", "cancelled", "rolling_back"):
+    gone = process_gone(run)
+    if gone:
+        cli.out.line(f"Its process is gone; `orchestrate run {run.graph} --resume {run.id}` finds out and goes on.")
+    elif run.state in (RunState.INTERRUPTED, RunState.FAILED, RunState.CANCELLED, RunState.ROLLBACK_UNVERIFIED):
         cli.out.line(f"`orchestrate run {run.graph} --resume {run.id}` goes on.")
-    cli.out.document(ExitCode.DONE, {"run": run_json(run), "tasks": [task_json(t) for t in tasks]})
+    body = {"run": run_json(run), "working": run.state.active and not gone, "tasks": [task_json(t) for t in tasks]}
+    cli.out.document(ExitCode.DONE, body)
     return ExitCode.DONE
 
 

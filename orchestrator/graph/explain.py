@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.graph.fingerprint import Basis, InputChange, differences
 from orchestrator.graph.model import State
 from orchestrator.store.records import EvidenceRecord, RunRecord, TaskRecord, moment
+from orchestrator.store.runs import process_gone
 from orchestrator.store.store import Store
 
 _DONE = (State.COMPLETED, State.SKIPPED)
@@ -48,7 +49,7 @@ def explain(store: Store, run_id: str, key: str) -> Explanation:
         facts_now = _said(store, run.id, key, "task.probed").get("facts", {})
         facts_before = _said(store, before.run_id, key, "task.probed").get("facts", {}) if before else {}
         looked = _looked(store, run.id, task)
-    verdict, reasons = _verdict(task, tasks, evidence, store.clock())
+    verdict, reasons = _verdict(run, task, tasks, evidence, store.clock())
     return Explanation(
         run.id, key, task.state, verdict,
         (*reasons, *looked, *_first_or_again(task, before, evidence), *_run_reasons(run, task)),
@@ -57,7 +58,7 @@ def explain(store: Store, run_id: str, key: str) -> Explanation:
 
 
 def _verdict(
-    task: TaskRecord, tasks: Mapping[str, TaskRecord], evidence: EvidenceRecord | None, now: float
+    run: RunRecord, task: TaskRecord, tasks: Mapping[str, TaskRecord], evidence: EvidenceRecord | None, now: float
 ) -> tuple[str, list[Reason]]:
     said = [Reason("recorded", task.reason)] if task.reason else []
     if task.state is State.SKIPPED:
@@ -66,6 +67,9 @@ def _verdict(
         return _completed(evidence, said, now)
     if task.state is State.UNKNOWN:
         return "probes first", [*said, Reason("unknown", "its effect was not confirmed, so what is true is looked up")]
+    if task.state is State.IN_PROGRESS and process_gone(run):
+        text = f"its process ended at step {task.step}, so the next resume looks up what is true"
+        return "probes first", [Reason("unknown", text)]
     if task.state is State.IN_PROGRESS:
         return "in progress", [Reason("claimed", f"{task.claimed_by} works on it, step {task.step}")]
     waiting = [key for key in task.depends_on if tasks[key].state not in _DONE]

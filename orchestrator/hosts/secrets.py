@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.errors import UsageError
@@ -18,6 +19,7 @@ LOOKS_SECRET = re.compile(
     r"(?:\bsk-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[A-Z0-9]{16}\b"
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{10,})"
 )
+_BEGINNINGS = ("sk-", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "AKIA", "xox", "-----BEGIN ", "eyJ")
 SECRET_FLAG = re.compile(r"^--?(?:[a-z0-9-]*-)?(?:api-?key|token|password|secret)(?:=(?P<value>.+))?$", re.I)
 SECRET_NAME = re.compile(r"(?:api_?key|token|passw(?:or)?d|secret|credential)", re.I)
 MASK = "[secret]"
@@ -45,20 +47,39 @@ def resolve(reference: str, *, what: str) -> str:
         return value
     if kind == "file":
         try:
-            return Path(rest).expanduser().read_text().strip()
+            return Path(rest).expanduser().read_text(encoding="utf-8").strip()
         except OSError as error:
             raise UsageError(f"{what}: the file {rest} cannot be read ({error.strerror}).") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{what}: the file {rest} is not text in UTF-8.") from error
     return _from_command(rest, what)
 
 
 def _from_command(command: str, what: str) -> str:
     try:
         done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:  # ValueError: also what is not text
         raise UsageError(f"{what}: the command that gives it did not run ({type(error).__name__}).") from error
     if done.returncode != 0 or not done.stdout.strip():
         raise UsageError(f"{what}: the command that gives it ended with exit code {done.returncode} and no value.")
     return done.stdout.strip()
+
+
+def known_values(node: object) -> Iterator[str]:
+    """The values behind every env: and file: reference in a configuration; what cannot be read is left out.
+
+    A command is not run only to learn what to hide.
+    """
+    if isinstance(node, str):
+        if node.startswith(("env:", "file:")):
+            with contextlib.suppress(UsageError):
+                yield resolve(node, what="a secret")
+    elif isinstance(node, Mapping):
+        for value in node.values():
+            yield from known_values(value)
+    elif isinstance(node, (list, tuple)):
+        for value in node:
+            yield from known_values(value)
 
 
 class Masker:
@@ -77,6 +98,7 @@ class Masker:
     def mask(self, text: str) -> str:
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, MASK)
-        return LOOKS_SECRET.sub(MASK, text)
+        # The search for patterns takes a second for two million characters, that for their beginnings next to nothing.
+        return LOOKS_SECRET.sub(MASK, text) if any(part in text for part in _BEGINNINGS) else text
 
     __call__ = mask

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from orchestrator.cli.detached import DetachedRun, start_run, wait_begun
 from orchestrator.errors import UsageError
 from orchestrator.hosts import secrets
-from orchestrator.hosts.inventory import Inventory
 from orchestrator.hosts.load import load_inventory
 from orchestrator.operations import Workplace
 from orchestrator.store.records import RunRecord
@@ -45,7 +42,7 @@ class Desk:
     def place(self) -> Workplace:
         """The workplace as hosts.yaml says now; values behind its references are masked from here on."""
         inventory = load_inventory(self.hosts_file)
-        self.masker.add(*_secret_values(inventory))
+        self.masker.add(*secrets.known_values([config.model_dump() for config in inventory.hosts.values()]))
         return Workplace(self.hosts_file.parent, inventory, self.store, self.masker)
 
     def agreed(self, plan_id: str) -> Agreed:
@@ -82,23 +79,3 @@ class Desk:
         if run is None:
             raise UsageError("There is no run yet; the tools plan and run start one.")
         return run
-
-
-def _secret_values(inventory: Inventory) -> Iterator[str]:
-    """The values behind env: and file: references; a command is not run only to learn what to hide."""
-    for config in inventory.hosts.values():
-        for text in _strings(config.model_dump()):
-            if text.startswith(("env:", "file:")):
-                with contextlib.suppress(UsageError):
-                    yield secrets.resolve(text, what="a secret")
-
-
-def _strings(node: Any) -> Iterator[str]:
-    if isinstance(node, str):
-        yield node
-    elif isinstance(node, Mapping):
-        for value in node.values():
-            yield from _strings(value)
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _strings(value)

@@ -12,6 +12,10 @@ from orchestrator.errors import StoreError
 class StoreCorruptError(StoreError):
     """The file is not a readable store."""
 
+    def left_alone(self) -> StoreCorruptError:
+        """The same for whoever only reads, with what can be done."""
+        return StoreCorruptError(f"{self}: restore a copy of it, or choose another store with --state")
+
 
 class StoreNotReadyError(StoreError):
     """There is no store yet, or it has an older schema: whoever may write makes it or brings it forward."""

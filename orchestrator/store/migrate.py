@@ -51,13 +51,14 @@ def migrate_postgres(url: str, place: str, target: str = HEAD) -> None:
 def back_up(path: Path, found: str) -> Path:
     """A consistent copy of the store beside it, named after its schema and the time."""
     copy = path.with_name(f"{path.name}.backup-{found}-{time.strftime('%Y%m%dT%H%M%S')}")
-    source, target = sqlite3.connect(path), sqlite3.connect(copy)
+    part = copy.with_name(f"{copy.name}.part")  # a copy that was cut off must not look like a whole one
+    source, target = sqlite3.connect(path), sqlite3.connect(part)
     try:
         source.backup(target)
     finally:
         source.close()
         target.close()
-    return copy
+    return part.replace(copy)
 
 
 def alembic_config() -> Config:

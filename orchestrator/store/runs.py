@@ -98,6 +98,13 @@ class Runs:
             run = self.get(run_id)
             if not run.state.active:
                 raise UsageError(f"run {run.id} is {run.state}: there is nothing to cancel")
+            if process_gone(run):
+                raise UsageError(
+                    f"the process of run {run.id} is gone, so there is nothing to cancel:"
+                    f" `orchestrate run {run.graph} --resume {run.id}` looks up what is true and goes on"
+                )
+            if run.state is RunState.ROLLING_BACK:
+                raise UsageError(f"run {run.id} is rolling back, which has to come to its end: it cannot be cancelled")
             self._set(run.id, cancel_reason=reason)
         return self.get(run.id)
 
@@ -105,6 +112,12 @@ class Runs:
         assignments = ", ".join(f"{column} = ?" for column in columns)
         with self._database.write() as tx:
             tx.execute(f"UPDATE runs SET {assignments} WHERE id = ?", (*columns.values(), run_id))
+
+
+def process_gone(run: RunRecord) -> bool:
+    """Whether the process that should be working on the run certainly ended, as far as this machine can tell."""
+    name = ProcessName.from_text(run.process)
+    return run.state.active and name is not None and name.alive() is False
 
 
 def may_live(process: str) -> bool:

@@ -13,6 +13,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.failures import is_busy, store_failure
 
 BUSY_TIMEOUT_S = 30.0
+FOREIGN = "SELECT count(*) > 0 AND sum(name = 'alembic_version') = 0 FROM sqlite_master WHERE type = 'table'"
 GIVE_UP_S = 180.0  # no transaction of ours lasts longer than a second; only a stopped process holds on this long
 
 
@@ -77,7 +78,7 @@ class SqliteDatabase(Database):
             connection.execute("PRAGMA foreign_keys = ON")
             if self.read_only:
                 connection.execute("PRAGMA schema_version")  # the first look at the file: now is when it fails
-            else:
+            elif not connection.execute(FOREIGN).fetchone()[0]:  # the journal mode would stay in another program's file
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
         except BaseException:

@@ -19,6 +19,7 @@ from orchestrator.store.events import EventLog
 from orchestrator.store.evidence import EvidenceStore
 from orchestrator.store.facts import Facts
 from orchestrator.store.failures import StoreCorruptError, StoreNotReadyError, store_failure
+from orchestrator.store.filecheck import check_is_store
 from orchestrator.store.leases import Leases
 from orchestrator.store.notes import Notes
 from orchestrator.store.runs import Runs
@@ -96,12 +97,11 @@ def _open_sqlite(path: Path, read_only: bool, clock: Clock) -> Store:
         raise StoreNotReadyError(f"there is no store {path}: `orchestrate init` makes one")
     database = SqliteDatabase(path, read_only)
     try:
+        check_is_store(path)
         _check_and_migrate(database, path, read_only)
     except StoreCorruptError as error:
         database.close()
-        if read_only:
-            raise
-        raise _keep_aside(path, error) from error
+        raise (error.left_alone() if read_only else _keep_aside(path, error)) from error
     except BaseException:
         database.close()
         raise
@@ -132,8 +132,9 @@ def _check_and_migrate(database: SqliteDatabase, path: Path, read_only: bool) ->
 def _quick_check(database: SqliteDatabase, path: Path) -> None:
     with database.read() as transaction:
         row = transaction.one("PRAGMA quick_check(1)")
-    if row is None or row[0] != "ok":  # type: ignore[index]
-        raise StoreCorruptError(f"the store {path} is corrupt ({row[0] if row else 'no answer'})")  # type: ignore[index]
+    said = str(row[0]) if row else "no answer"  # type: ignore[index]
+    if said != "ok":
+        raise StoreCorruptError(f"the store {path} is corrupt ({said.splitlines()[-1]})")
 
 
 def _keep_aside(path: Path, error: StoreCorruptError) -> StoreCorruptError:

@@ -193,6 +193,8 @@ def test_killed_in_an_effect_the_task_is_unknown_and_probed(tmp_path: Path) -> N
     with open_store(f"sqlite:///{tmp_path}/state.db") as store:
         assert states(store, "r1")["patch"] == "in_progress"
         assert store.leases.get("fake") is not None
+        found = explain(store, "r1", "patch")
+        assert (found.verdict, found.reasons[0].text[:21]) == ("probes first", "its process ended at ")
         host = FakeHost(tmp_path)
         result = runner(store, deploy_graph(), host).run("r1", resume=True)
         assert result.exit_code == 0

@@ -61,7 +61,7 @@ def test_a_damaged_store_is_kept_aside(path: Path, damage: str) -> None:
 def test_a_reader_leaves_a_damaged_store_where_it_is(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     path.write_text("x" * 5000)
-    refused(path, read_only=True)
+    assert refused(path, read_only=True).endswith("restore a copy of it, or choose another store with --state")
     assert path.read_text() == "x" * 5000
     assert list(tmp_path.iterdir()) == [path]
 
@@ -81,8 +81,41 @@ def test_a_file_of_another_program_is_refused_untouched(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE songs (title TEXT)")
     connection.close()
+    before = path.read_bytes()
     assert "tables of another program" in refused(path)
+    assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir() if "corrupt" in item.name] == []
+
+
+def test_a_file_of_another_kind_stays_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text("hosts: {}\n" * 100)
+    assert "no store but another file" in refused(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["hosts.yaml"]
+    assert path.read_text() == "hosts: {}\n" * 100
+
+
+@pytest.mark.parametrize("damage", ["random bytes", "zeros", "a few bytes"])
+def test_a_log_of_changes_that_cannot_be_read_is_not_passed_over(path: Path, damage: str) -> None:
+    log = path.with_name("state.db-wal")
+    with open_store(f"sqlite:///{path}") as store:
+        store.events.append("r1", None, "log", {})
+        data = log.read_bytes()
+        copy = path.parent / "copy" / "state.db"
+        copy.parent.mkdir()
+        copy.write_bytes(path.read_bytes())
+    assert len(data) > 1000
+    damaged = {"random bytes": b"\xa5" * len(data), "zeros": bytes(len(data)), "a few bytes": data[:10]}[damage]
+    copy.with_name("state.db-wal").write_bytes(damaged)
+    if damage == "random bytes":
+        assert "its newest changes, in state.db-wal, cannot be read): restore a copy of it" in refused(
+            copy, read_only=True
+        )
+        assert "cannot be read): it was kept as" in refused(copy)
+        assert {item.name.split("-2")[0] for item in copy.parent.iterdir()} == {"state.db.corrupt"}
+    else:  # what a power cut leaves: nothing of that log was ever acknowledged as written to the disk
+        with open_store(f"sqlite:///{copy}") as store:
+            assert store.runs.get("r1").id == "r1"
 
 
 def test_a_missing_folder_and_a_wrong_url(tmp_path: Path) -> None:

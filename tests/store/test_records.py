@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from orchestrator.errors import LockedError, UsageError
 from orchestrator.graph.model import Evidence, Outcome, State
 from orchestrator.graph.states import IllegalTransition
+from orchestrator.store.process import current_process
 from orchestrator.store.records import RunState
 from orchestrator.store.store import Store, open_store
 from orchestrator.store.tasks import StaleTask
@@ -116,6 +118,18 @@ def test_cancel_is_only_for_a_run_at_work(store: Store) -> None:
         store.runs.request_cancel("r1", "enough")
     store.runs.take("r1", RunState.RUNNING)
     assert store.runs.request_cancel("r1", "enough").cancel_reason == "enough"
+
+
+def test_what_goes_back_and_what_nobody_works_on_is_not_cancelled(store: Store) -> None:
+    add_run(store)
+    store.runs.take("r1", RunState.ROLLING_BACK)
+    with pytest.raises(UsageError, match="rolling back, which has to come to its end"):
+        store.runs.request_cancel("r1", "enough")
+    dead = replace(current_process(), pid=2**22 + 1).to_text()
+    with store.transaction() as tx:
+        tx.execute("UPDATE runs SET process = ?", (dead,))
+    with pytest.raises(UsageError, match=r"the process of run r1 is gone.*--resume r1"):
+        store.runs.request_cancel("r1", "enough")
 
 
 def test_facts_and_notes_and_files(store: Store) -> None:
