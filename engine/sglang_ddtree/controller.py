@@ -84,6 +84,7 @@ class Controller:
         self._gain = [_Mean(_GAIN_RATE) for _ in self.nodes]
         self._at_risk = np.zeros(self.levels)
         self._passed = np.zeros(self.levels)
+        self._expected: list[float] | None = None  # of ``_beyond``, until the next walk
         self._bucket_in_force = -1
         self._held = 0
         self._settled = 0  # the width in force outside probes
@@ -109,7 +110,8 @@ class Controller:
         self._note_survival(chain, censored)
         if width == 0:
             return
-        promised = chain + np.where(censored, self._beyond()[np.minimum(chain, self.levels - 1)], 0.0)
+        further = np.asarray(self._beyond())[np.minimum(chain, self.levels - 1)]
+        promised = chain + np.where(censored, further, 0.0)
         for i, nodes in enumerate(self.nodes):
             if i and nodes <= self.nodes[width]:
                 gains = ((order > 0) & (order <= nodes)).sum(1) - promised
@@ -124,6 +126,7 @@ class Controller:
         failed = (levels == chain[:, None] + 1) & ~censored[:, None]
         self._passed = self._passed * keep + passed.sum(0)
         self._at_risk = self._at_risk * keep + (passed | failed).sum(0)
+        self._expected = None
 
     def _credit(self, gain: float, steps: int) -> None:
         chain = self._buckets[self._bucket_in_force].cost[0] if self._bucket_in_force in self._buckets else None
@@ -131,26 +134,30 @@ class Controller:
             self.ledger.won += steps * gain / self.chain_length() * chain.value
 
     # -- estimates -----------------------------------------------------------------------------------------
-    def _survival(self) -> np.ndarray:
+    def _survival(self) -> list[float]:
         """Share of chains that pass each level once they reached it; a level never reached is taken as the one before."""
-        shares = np.empty(self.levels)
-        last = 0.5
-        for i in range(self.levels):
-            if self._at_risk[i] >= 1:
-                last = self._passed[i] / self._at_risk[i]
-            shares[i] = last
+        shares, last = [], 0.5
+        for passed, at_risk in zip(self._passed.tolist(), self._at_risk.tolist(), strict=True):
+            last = passed / at_risk if at_risk >= 1 else last
+            shares.append(last)
         return shares
 
-    def _beyond(self) -> np.ndarray:
-        """[L] expected further chain nodes for a chain that reached depth 0 .. L-1."""
-        shares, more = self._survival(), np.zeros(self.levels + 1)
-        for depth in range(self.levels - 1, -1, -1):
-            more[depth] = shares[depth] * (1 + more[depth + 1])
-        return more[: self.levels]
+    def _beyond(self) -> list[float]:
+        """[L] expected further chain nodes for a chain that reached depth 0 .. L-1.
+
+        Kept until the next walk, and made of plain numbers: every step of a small model waits for this.
+        """
+        if self._expected is None:
+            more, found = 0.0, []
+            for share in reversed(self._survival()):
+                more = share * (1 + more)
+                found.append(more)
+            self._expected = found[::-1]
+        return self._expected
 
     def chain_length(self) -> float:
         """Expected tokens of a chain's step."""
-        return 1 + float(self._beyond()[0])
+        return 1 + self._beyond()[0]
 
     def length(self, width: int) -> float:
         """Expected tokens per step and request."""

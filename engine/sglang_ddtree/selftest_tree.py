@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
+from .entry_order import entry_order
 from .kernels import ancestor_bits as bits_op
+from .kernels import entry_order as entry_op
 from .kernels import fa3_tables as fa3_op
 from .kernels import topk_lse as topk_op
 from .kernels import tree_build as build_op
@@ -48,6 +50,8 @@ def cases(device: str, full: bool) -> Iterator[Case]:
         yield Case("tree_mask", f"B={nodes} full rows", lambda n=nodes: _full_mask(device, n))
         yield Case("fa3_tables", f"B={nodes}", lambda n=nodes: _fa3(device, n))
         yield Case("walk", f"B={nodes}", lambda n=nodes: _walk(device, n))
+        for spine in (0, 6, 15):
+            yield Case("entry_order", f"B={nodes} spine={spine}", lambda n=nodes, s=spine: _entry_order(device, n, s))
 
 
 def _topk(device: str, vocab: int, k: int, dtype: torch.dtype) -> Outcome:
@@ -138,6 +142,14 @@ def _fa3(device: str, nodes: int) -> Outcome:
     out = (torch.zeros_like(pages), poisoned(tuple(lengths.shape), torch.int32, device))
     fa3_op.fa3_tables(tables, slots, out=out)
     return Outcome(differing(out[0], pages) + differing(out[1], lengths), 0.0)
+
+
+def _entry_order(device: str, nodes: int, spine: int) -> Outcome:
+    random = Random(nodes, device)
+    tables = random.tree(3, nodes, 15, spine=spine)
+    path, lengths, _, _ = walk(random.targets(tables), tables)
+    want = entry_order(tables, path, lengths, spine)
+    return Outcome(differing(entry_op.entry_order(tables, path, lengths, spine), want), 0.0)
 
 
 def _walk(device: str, nodes: int) -> Outcome:

@@ -14,10 +14,10 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from .device_clock import EventClock, WalkReader
 from .draft_tree import TreeSampler
-from .entry_order import entry_order
 from .hybrid import tracked_steps
 from .hybrid_gpu import GraphStateFreeVerify
 from .kernels.compact_kv import KvMover
+from .kernels.entry_order import entry_order
 from .kernels.walk import walk
 from .metrics import WidthCounts
 from .static_tree import StaticTree

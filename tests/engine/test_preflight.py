@@ -20,7 +20,7 @@ BIG = Shape(
 
 
 def test_bytes_are_those_of_the_measured_server():
-    """The server of results/h200-step-27b: 64 rows, 8 requests; its log has records of 0.51 GB and states of 1.27 GB."""
+    """A server measured on an H200 with 64 rows and 8 requests: its log had records of 0.51 GB and states of 1.27 GB."""
     found = static_bytes(BIG, Ask(64, 8))
     kept = 48 * 8 * 64 * (10240 + 2 * 48) * 2
     assert kept == 508_035_072

@@ -94,6 +94,7 @@ def variants() -> Iterator[Variant]:
         compact_kv,
         conv_commit,
         conv_tree,
+        entry_order,
         fa3_tables,
         gdn_replay_commit,
         gdn_tree_verify,
@@ -117,5 +118,6 @@ def variants() -> Iterator[Variant]:
         compact_kv,
         gdn_replay_commit,
         conv_commit,
+        entry_order,
     ):
         yield from module.variants()
