@@ -19,6 +19,7 @@ from orchestrator.bench.rows import HostSample, Row, loop_share, row_from_json
 from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import UsageError
 from orchestrator.openai.client import Client
+from orchestrator.openai.records import whole_number
 
 ROWS = "rows.jsonl"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -86,7 +87,7 @@ def _require(url: str, api_key: str | None, wanted: str) -> int:
     found = str(info.get("speculative_algorithm") or "none").upper()
     if found != wanted:
         raise UsageError(f"{url} serves {found}, and {wanted} is needed there; exchange or correct the addresses.")
-    return int(info.get("speculative_num_draft_tokens") or 1) - 1
+    return (whole_number(info.get("speculative_num_draft_tokens")) or 1) - 1
 
 
 def judge_of(url: str, api_key: str | None) -> Gap:

@@ -22,7 +22,12 @@ def ids_hash(ids: Sequence[int]) -> str:
     return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()[:16] if ids else ""
 
 
-def loop_share(ids: Sequence[int], longest_period: int = 32) -> float:
+def text_hash(text: str) -> str:
+    """Fingerprint of the text of a server that tells no ids; "" for none."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16] if text else ""
+
+
+def loop_share(ids: Sequence[object], longest_period: int = 32) -> float:
     """Share of the output that its end repeats: 0 = no loop, near 1 = nothing but one.
 
     A loop is a period of at most `longest_period` tokens that the output's end runs through at least 4 times.
@@ -40,7 +45,7 @@ def loop_share(ids: Sequence[int], longest_period: int = 32) -> float:
 
 @dataclass(frozen=True)
 class RequestFacts:
-    """One request of a row. Times in seconds."""
+    """One request of a row. Times in seconds. received: tokens that came with the answer; None where only text came."""
 
     prompt_id: str
     asked_tokens: int
@@ -58,6 +63,7 @@ class RequestFacts:
     correct_drafts: int | None
     ids_sha: str
     loop_share: float
+    received: int | None = None
 
     @staticmethod
     def of(done: Completion, asked_tokens: int, names: SpecNames) -> RequestFacts:
@@ -78,8 +84,9 @@ class RequestFacts:
             e2e_s=m.e2e_s,
             verify_steps=counts.verify_steps,
             correct_drafts=counts.correct_drafts,
-            ids_sha=ids_hash(done.output_ids),
-            loop_share=loop_share(done.output_ids),
+            ids_sha=ids_hash(done.output_ids) or text_hash(done.text),
+            loop_share=loop_share(done.output_ids or done.text.split()),
+            received=None if done.text and not done.output_ids else len(done.output_ids),
         )
 
     def counts(self) -> SpecCounts:

@@ -37,6 +37,15 @@ def _usage(row: Row) -> str | None:
     return f"no tokens reported for {missing[0]} (usage missing or zero)" if missing else None
 
 
+def _overcounted(row: Row) -> str | None:
+    for r in row.requests:
+        if r.tokens and r.tokens > r.asked_tokens:
+            return f"{r.prompt_id} counts {r.tokens} tokens, and {r.asked_tokens} were asked for"
+        if r.tokens and r.received is not None and r.tokens > r.received:
+            return f"{r.prompt_id} counts {r.tokens} tokens, and {r.received} were received"
+    return None
+
+
 def _short(row: Row) -> str | None:
     for r in row.requests:
         if r.tokens and r.tokens < SHORT_SHARE * r.asked_tokens:
@@ -52,7 +61,7 @@ def _loop(row: Row) -> str | None:
 
 
 def _no_spec(row: Row) -> str | None:
-    if row.speculative and any(r.verify_steps == 0 for r in row.requests if r.tokens):
+    if row.speculative and any(r.verify_steps <= 0 for r in row.requests if r.tokens):
         return "the server reports no speculative step, so something else served the request"
     return None
 
@@ -132,6 +141,7 @@ def _lossless(row: Row) -> str | None:
 RULES: tuple[Rule, ...] = (
     Rule("request-failed", _failed, "an engine that died mid-run and looks fast"),
     Rule("usage-missing", _usage, "counting chunks, or nothing, as tokens"),
+    Rule("usage-wrong", _overcounted, "tokens that nobody received"),
     Rule("output-short", _short, "outputs of a few tokens that never reach steady state"),
     Rule("repetition-loop", _loop, "loops in which every draft is right"),
     Rule("no-speculation", _no_spec, "a fall-back to plain decoding"),

@@ -41,5 +41,12 @@ class WidthSwitch:
             raise OrchestrateError(
                 f"{self._url}{PATH} refused {body or method} (HTTP {answer.status_code}: {answer.text[:200]})."
             )
-        found: dict[str, Any] = answer.json()
+        try:
+            found = answer.json()
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise OrchestrateError(
+                f"{self._url}{PATH} answered no JSON object ({answer.text[:80]!r}); is it the plugin?"
+            )
         return found

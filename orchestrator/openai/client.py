@@ -12,7 +12,7 @@ import httpx
 
 from orchestrator.errors import HostError
 from orchestrator.openai.metrics_text import read_metrics
-from orchestrator.openai.records import Api, Assembler, Completion
+from orchestrator.openai.records import UNEXPECTED, Api, Assembler, Completion
 from orchestrator.openai.sse import SseSplitter
 
 Json = dict[str, Any]
@@ -94,16 +94,13 @@ class Client:
         answer = self.request("GET", path)
         if answer.status_code != 200:
             return None
-        try:
-            body = answer.json()
-        except ValueError:
-            return None
-        return body if isinstance(body, dict) else None
+        return _object(answer)
 
     def models(self) -> list[str]:
         """Ids of the served models; empty when the server does not list them."""
-        listed = (self.get_json("/v1/models") or {}).get("data") or []
-        return [str(entry.get("id")) for entry in listed]
+        listed = (self.get_json("/v1/models") or {}).get("data")
+        entries = listed if isinstance(listed, list) else []
+        return [str(entry["id"]) for entry in entries if isinstance(entry, dict) and entry.get("id")]
 
     def server_info(self) -> Json:
         """SGLang's configuration and state ({} for another kind of server)."""
@@ -123,9 +120,8 @@ class Client:
         return answer.text if answer.status_code == 200 else None
 
     def metrics(self) -> dict[str, float] | None:
-        """Sample name -> value summed over labels; None when metrics are off."""
-        text = self.metrics_text()
-        return None if text is None else read_metrics(text)
+        """Sample name -> value summed over labels; None when metrics are off or what is there is something else."""
+        return read_metrics(self.metrics_text() or "") or None
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False when refused (the server is busy) or not offered."""
@@ -133,23 +129,27 @@ class Client:
 
     def tokenize(self, messages: Sequence[Mapping[str, Any]], model: str = "default") -> list[int] | None:
         """Token ids of a conversation under the server's chat template; None when not offered."""
-        answer = self.request("POST", "/v1/tokenize", json={"model": model, "messages": messages})
-        if answer.status_code != 200:
-            return None
-        ids = answer.json().get("tokens")
-        return [int(i) for i in ids] if isinstance(ids, list) and ids else None
+        return self._tokens({"model": model, "messages": messages})
 
     def token_ids(self, text: str, model: str = "default") -> list[int] | None:
         """Token ids of a text as the server would read it; None when not offered."""
-        answer = self.request("POST", "/v1/tokenize", json={"model": model, "prompt": text})
-        ids = answer.json().get("tokens") if answer.status_code == 200 else None
-        return [int(i) for i in ids] if isinstance(ids, list) and ids else None
+        return self._tokens({"model": model, "prompt": text})
+
+    def _tokens(self, body: Json) -> list[int] | None:
+        answer = self.request("POST", "/v1/tokenize", json=body)
+        ids = (_object(answer) or {}).get("tokens") if answer.status_code == 200 else None
+        if not isinstance(ids, list) or not ids or not all(isinstance(i, int) for i in ids):
+            return None
+        return ids
 
     def top_logprobs(self, ids: Sequence[int], count: int = 16) -> dict[int, float] | None:
         """Log-probabilities of the likeliest next tokens after `ids`; None when the server does not tell them."""
         body = payload_for(Api.NATIVE, list(ids), 1, stream=False) | {"return_logprob": True, "top_logprobs_num": count}
         rows = self.complete(Api.NATIVE, body).meta_info.get("output_top_logprobs") or [[]]
-        return {int(token): float(value) for value, token, *_ in rows[0]} or None
+        try:
+            return {int(token): float(value) for value, token, *_ in rows[0]} or None
+        except UNEXPECTED:
+            return None
 
     def preference(
         self, native: str | Sequence[int], prefix: Sequence[int], wanted: int, got: int, model: str = "default"
@@ -168,7 +168,7 @@ class Client:
                 self._stream(api, body, assembler)
             else:
                 self._whole(api, body, assembler)
-        except httpx.HTTPError as exc:
+        except (httpx.HTTPError, ValueError) as exc:
             done.error = f"{type(exc).__name__}: {exc}"
         done.ended_at_s = self._clock()
         return done
@@ -177,7 +177,7 @@ class Client:
         answer = self._http.post(api.value, json=body)
         assembler.completion.status = answer.status_code
         if answer.status_code == 200:
-            assembler.whole(answer.json(), self._clock())
+            assembler.whole(answer.content.decode("utf-8", "replace"), self._clock())
         else:
             assembler.completion.error = answer.text[:300]
 
@@ -190,8 +190,10 @@ class Client:
                 return
             for chunk in answer.iter_raw():
                 now = self._clock()
+                assembler.received(chunk)
                 for data in splitter.feed(chunk):
                     assembler.event(data, now)
+            assembler.ended()
 
     def generate(
         self,
@@ -212,13 +214,23 @@ class Client:
         return self.complete(Api.NATIVE, body)
 
 
+def _object(answer: httpx.Response) -> Json | None:
+    """The JSON object that an answer holds; None when it holds something else."""
+    try:
+        body = answer.json()
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
 def server_identity(info: Mapping[str, Any]) -> str:
     """A fingerprint that changes when the server process is restarted, from `Client.server_info`.
 
     SGLang draws a new random seed at each start unless one is set, and 0.5.20+ reports start-up times;
     with a fixed seed on an older version a restart is invisible here, so give the arm a process id instead.
     """
-    states = info.get("internal_states") or [{}]
+    told = info.get("internal_states")
+    states = told if isinstance(told, list) else []
     facts = {
         "seed": info.get("random_seed"),
         "startup": [state.get("startup_time") for state in states if isinstance(state, Mapping)],

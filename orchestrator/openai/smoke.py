@@ -14,6 +14,7 @@ from orchestrator.errors import OrchestrateError
 from orchestrator.openai import smoke_api, smoke_robust
 from orchestrator.openai.checks import CheckFailed, NamedCheck, NotOffered, Probe
 from orchestrator.openai.client import Client
+from orchestrator.openai.records import UNEXPECTED
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _run_one(check: NamedCheck, probe: Probe) -> CheckResult:
         ok, detail, skipped = None, str(exc), str(exc)
     except (CheckFailed, OrchestrateError) as exc:
         ok, detail = False, str(exc)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as exc:
+    except UNEXPECTED as exc:
         ok, detail = False, f"the answer has an unexpected form ({type(exc).__name__}: {exc})"
     return CheckResult(check.name, ok, detail, check.proves, time.perf_counter() - start, skipped)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.openai.metrics_text import by_label
+from orchestrator.openai.records import whole_number
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ TABLE: dict[tuple[int, int, int], SpecNames] = {
 
 def parse_version(version: str) -> tuple[int, int, int]:
     """`0.5.20.post1` -> (0, 5, 20); a part that is no number counts as 0."""
-    starts = [re.match(r"\d*", part) for part in version.split(".")[:3]]
+    starts = [re.match(r"\d{0,9}", part, re.ASCII) for part in version.split(".")[:3]]
     parts = [int(start.group() or 0) for start in starts if start]
     major, minor, patch = (*parts, 0, 0, 0)[:3]
     return major, minor, patch
@@ -72,10 +73,15 @@ def _first(meta: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     return next((meta[key] for key in keys if meta.get(key) is not None), None)
 
 
+def _whole(meta: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+    return whole_number(_first(meta, keys))
+
+
 def accepted_histogram(meta: Mapping[str, Any], names: SpecNames) -> tuple[int, ...]:
     """How many verify passes of one request confirmed 0, 1, 2, ... drafts; empty when the server does not say."""
     found = _first(meta, names.histogram)
-    return tuple(int(n) for n in found) if isinstance(found, list | tuple) else ()
+    counts = [whole_number(n) for n in found] if isinstance(found, list | tuple) else []
+    return tuple(n for n in counts if n is not None) if None not in counts else ()
 
 
 @dataclass(frozen=True)
@@ -105,11 +111,10 @@ class SpecCounts:
     @staticmethod
     def of_request(meta: Mapping[str, Any], tokens: int, names: SpecNames) -> SpecCounts:
         """From one request's `meta_info` and its number of output tokens."""
-        correct = _first(meta, names.correct_drafts)
         return SpecCounts(
-            verify_steps=int(_first(meta, names.verify_count) or 0),
+            verify_steps=_whole(meta, names.verify_count) or 0,
             decoded=max(0, tokens - 1),
-            correct_drafts=None if correct is None else int(correct),
+            correct_drafts=_whole(meta, names.correct_drafts),
         )
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 DONE = "[DONE]"
+MAX_EVENT = 64 << 20  # bytes; SGLang repeats the whole output in each event, and no output is that long
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -18,9 +19,13 @@ class SseSplitter:
         self._data: list[str] = []
         self._at_start = True
         self._after_cr = False
+        self._size = 0
 
     def feed(self, chunk: bytes) -> list[str]:
-        """The data of every event that this chunk completes, in order."""
+        """The data of every event that this chunk completes, in order; ValueError when one grows without end."""
+        self._size = self._size + len(chunk) if b"\n" not in chunk else 0
+        if self._size > MAX_EVENT:
+            raise ValueError(f"the stream carried a line of more than {MAX_EVENT >> 20} MiB")
         if self._after_cr and chunk:
             self._after_cr = False
             if chunk.startswith(b"\n"):

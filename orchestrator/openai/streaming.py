@@ -40,9 +40,11 @@ async def stream_completion(
             else:
                 async for chunk in answer.content.iter_any():
                     now = clock()
+                    assembler.received(chunk)
                     for data in splitter.feed(chunk):
                         assembler.event(data, now)
-    except (TimeoutError, aiohttp.ClientError, ConnectionError) as exc:
+                assembler.ended()
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as exc:
         done.error = f"{type(exc).__name__}: {exc}"
     done.ended_at_s = clock()
     return done

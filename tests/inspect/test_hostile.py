@@ -10,7 +10,7 @@ import random
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +28,10 @@ from tasks.inspecting.probe import ProbeFailed, host_facts
 from tasks.inspecting.render import text
 from tests.inspect.conftest import LocalTransport, make_package
 from tests.inspect.test_hardware import fixture
+from tests.spoil import spoilt
 
 PAIR = Path(__file__).resolve().parents[2] / "engine" / "models" / "tiny-hybrid"
 PORT = 30000
-WORDS = (
-    "",
-    "\x00",
-    "\x1b[2J\x1b]0;x\x07",
-    "\ud800",
-    "9" * 500,
-    "-1",
-    "nan",
-    "1e999",
-    "[N/A]",
-    "{",
-    "[]",
-    ",,,",
-    "\n\n",
-    "\u202e",
-)
-ODD = (None, True, 0, -1, 10**400, 1.5, [], {}, [None], "x")  # fmt: skip
 
 
 class Told(LocalTransport):
@@ -114,29 +98,6 @@ class Both(Told):
 
     def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
         return super().run(argv) if self.outputs else self.then.run(argv, **options)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield (*path, key)
-        yield from places(inner, (*path, key))
-
-
-def spoilt(document: Any, chance: random.Random) -> Any:
-    """The document with one thing in it replaced, cut, or filled with something odd."""
-    document = copy.deepcopy(document)
-    *way, last = chance.choice(list(places(document)))
-    place = document
-    for key in way:
-        place = place[key]
-    old = place[last]
-    if isinstance(old, str) and chance.random() < 0.8:
-        cut = chance.randrange(len(old) + 1)
-        place[last] = chance.choice((old[:cut], old[:cut] + chance.choice(WORDS) + old[cut:], chance.choice(WORDS)))
-    else:
-        place[last] = chance.choice(ODD)
-    return document
 
 
 @settings(max_examples=40, deadline=None)

@@ -84,3 +84,26 @@ def test_spec_details_of_the_openai_endpoint_reach_meta_info() -> None:
 
 def test_finish_reason_as_word_or_object() -> None:
     assert [finish_of(v) for v in ("stop", {"type": "length", "length": 8}, None, {})] == ["stop", "length", None, None]
+
+
+def test_a_stream_that_goes_on_after_its_end_mark_is_no_answer() -> None:
+    done = replay(Api.NATIVE, [(0.0, native([1], "a", 1)), (1.0, "[DONE]"), (2.0, native([1, 2], "ab", 2))])
+    assert not done.ok
+    assert "after its end mark" in done.error
+    assert done.completion_tokens == 1
+
+
+@pytest.mark.parametrize("text", ["<html>", "[1]", '{"error": "busy"}', '{"object": "error", "message": "busy"}', '{"meta_info": 3}'])  # fmt: skip
+def test_a_whole_answer_that_is_none_is_an_error(text: str) -> None:
+    done = Completion(status=200)
+    Assembler(Api.NATIVE, done).whole(text, 1.0)
+    assert not done.ok
+    assert done.error
+
+
+def test_usage_told_twice_or_with_each_event_counts_once() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    first = {"choices": [{"index": 0, "text": "ab"}], "usage": {**usage, "completion_tokens": 1}}
+    events = [(0.0, first), (1.0, {"choices": [], "usage": usage}), (2.0, {"choices": [], "usage": usage})]
+    done = replay(Api.COMPLETIONS, [*((at, json.dumps(event)) for at, event in events), (3.0, "[DONE]")])
+    assert (done.completion_tokens, done.prompt_tokens, done.ok) == (2, 3, True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.openai import sse
 from orchestrator.openai.sse import SseSplitter
 
 DATA_LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), min_size=1)
@@ -46,3 +48,11 @@ def test_an_event_without_its_end_is_not_handed_out() -> None:
     assert splitter.feed(b"data: half") == []
     assert splitter.feed(b"\n") == []
     assert splitter.feed(b"\n") == ["half"]
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT", 1000)
+    splitter = SseSplitter()
+    with pytest.raises(ValueError, match="a line of more than"):
+        for _ in range(20):
+            splitter.feed(b"data: " + b"x" * 100)
