@@ -53,6 +53,6 @@ def test_an_event_without_its_end_is_not_handed_out() -> None:
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT", 1000)
     splitter = SseSplitter()
+    splitter.feed(b"data: " + b"x" * 900)
     with pytest.raises(ValueError, match="a line of more than"):
-        for _ in range(20):
-            splitter.feed(b"data: " + b"x" * 100)
+        splitter.feed(b"x" * 100)
