@@ -42,12 +42,14 @@ class AcceleratorFree(Action):
             )
         if accelerators.gpus:
             ctx.fact("gpu", ctx.host.name, {"gpus": [_shown(gpu) for gpu in accelerators.gpus]})
-        return {"gpus": len(accelerators.gpus), "state": accelerators.state, "servers": len(servers)}
+        found = {"gpus": len(accelerators.gpus), "state": accelerators.state, "servers": len(servers)}
+        return {**found, "standalone": [server.standalone for server in servers if server.standalone]}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         found = ctx.output("accelerator-free")
         where = f"{found['gpus']} GPUs" if found["gpus"] else "no GPU on this host (CPU engine)"
-        said = f"{where}; {found['servers']} inference server(s), no foreign job"
+        beside = f", left running: {', '.join(found['standalone'])}" if found.get("standalone") else ""
+        said = f"{where}; {found['servers']} inference server(s){beside}, no foreign job"
         return Evidence("processes that hold accelerator memory", said, found, expires_after_s=600)
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:

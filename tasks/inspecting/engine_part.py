@@ -148,15 +148,19 @@ def _serving_vllm(servers: Sequence[Serving]) -> Serving | None:
 def unsupported(servers: Sequence[Serving]) -> list[dict[str, Any]]:
     """Engines that serve here and that this program does not handle."""
     return [
-        {
-            "engine": UNSUPPORTED[s.engine],
-            "pid": s.pid,
-            "unit": s.unit,
-            "why": f"{UNSUPPORTED[s.engine]} is not supported: no DDTree, no plug-in interface",
-        }
+        {"engine": UNSUPPORTED.get(s.engine, s.standalone), "pid": s.pid, "unit": s.unit, "why": _why_not(s)}
         for s in servers
-        if s.engine in UNSUPPORTED
+        if s.engine in UNSUPPORTED or s.standalone
     ]
+
+
+def _why_not(server: Serving) -> str:
+    if server.engine in UNSUPPORTED:
+        return f"{UNSUPPORTED[server.engine]} is not supported: no DDTree, no plug-in interface"
+    return (
+        f"a script of its own: {' '.join(server.argv)[:120]}; it is left running and keeps its memory. "
+        "`orchestrate load URL` measures it beside the service; stop it yourself to free what it holds"
+    )
 
 
 def folder_sglang(folder: Path) -> dict[str, Any] | None:

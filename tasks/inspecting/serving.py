@@ -11,6 +11,7 @@ from tasks.inspecting.flags import split_options
 from tasks.inspecting.sglang_options import Option
 
 UNSUPPORTED = {"tensorrt_llm": "TensorRT-LLM", "llama_cpp": "llama.cpp"}
+STANDALONE = "standalone"
 # Options that inspect needs whatever the version says about them.
 BASIC = {
     name: Option((name,), name.lstrip("-").replace("-", "_"), "value")
@@ -44,6 +45,15 @@ class Serving:
     maps: Sequence[str] = ()
     limits: str = ""
     resolved: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def standalone(self) -> str:
+        """What a server that is a script of its own is called, '' for every other engine."""
+        if self.engine != STANDALONE:
+            return ""
+        ddtree = "DDTREE" if "ddtree" in " ".join(self.argv).lower() else "OpenAI-compatible"
+        where = f" on port {self.port}" if self.port else ""
+        return f"stand-alone {ddtree} server{where} (pid {self.pid}{f', unit {self.unit}' if self.unit else ''})"
 
     @property
     def launch_args(self) -> list[str]:

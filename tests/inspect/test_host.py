@@ -220,3 +220,43 @@ def test_a_folder_named_like_the_package_is_no_second_copy(
     env = {"PYTHONPATH": str(site)}
     start(["bash", "-c", f'exec -a sglang::server {python} -c "{code}"'], free_port, env=env)
     assert inspect_host(transport, scope(scratch, free_port)).to_json()["sglang"]["conflict"] is None
+
+
+STANDALONE = """
+import http.server, json, mmap, sys
+
+port, library = int(sys.argv[2]), open(sys.argv[3], "r+b")
+mapped = mmap.mmap(library.fileno(), 0)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({"object": "list", "data": [{"id": "tree"}]}).encode()
+        self.send_response(200 if self.path == "/v1/models" else 404)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(("folder", "seen"), [("torch", True), ("other", False)])
+def test_a_stand_alone_ddtree_server_is_recognised(
+    folder: str, seen: bool, transport: LocalTransport, start: Start, free_port: int, scratch: Path
+) -> None:
+    library = scratch / folder / "lib" / "libtorch.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(bytes(4096))
+    script = scratch / "serve_ddtree.py"
+    script.write_text(STANDALONE)
+    process = start([sys.executable, script, "--port", str(free_port), library], free_port)
+    found = inspect_host(transport, scope(scratch, free_port + 1)).to_json()["other_engines"]
+    mine = [one for one in found if one["pid"] == process.pid]
+    assert bool(mine) is seen
+    for one in mine:
+        assert f"DDTREE server on port {free_port}" in one["engine"]
+        assert "left running" in one["why"]

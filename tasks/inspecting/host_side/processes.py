@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
 from tasks.inspecting.host_side.base import MASK, SECRET_NAME, Facts, mask_argv, read
 from tasks.inspecting.host_side.imports import python_facts
+from tasks.inspecting.host_side.machine import ask_server
 
 KEPT_ENV = re.compile(
     r"^(PYTHON|VIRTUAL_ENV|CONDA_PREFIX|PATH$|HOME$|LD_LIBRARY|CUDA|NVIDIA|HF_|SGLANG|SGL_|VLLM|NCCL|TORCH"
@@ -14,6 +16,8 @@ KEPT_ENV = re.compile(
 )
 
 MAX_WORD = 500
+STANDALONE = "standalone"  # a script of somebody's own that serves a model over the OpenAI interface
+SERVES = re.compile(r"serv|api|openai|uvicorn|hypercorn|gunicorn|ddtree", re.I)
 
 
 def process_facts(pid: int) -> Facts | None:
@@ -157,6 +161,9 @@ def servers() -> Facts:
         if facts:
             facts["engine"], facts["role"] = role_of(facts["argv"])
             table[facts["pid"]] = facts
+    for facts in table.values():
+        if not facts["engine"] and is_standalone(facts, sockets):
+            facts["engine"], facts["role"] = STANDALONE, "server"
     serving = {pid for pid, facts in table.items() if facts["engine"] and facts["role"] == "server"}
     # A launcher's forks carry the same command line: only the outermost process counts.
     outer = [table[pid] for pid in sorted(serving) if table[pid]["ppid"] not in serving]
@@ -167,6 +174,31 @@ def servers() -> Facts:
     ]
     hidden = sum(item["env"] is None for item in found)
     return {"servers": found, "others": others, "hidden": hidden, "listening": sorted(set(sockets.values()))}
+
+
+def is_standalone(facts: Facts, sockets: dict[str, int]) -> bool:
+    """Whether a Python process that imports torch says on its port which models it serves.
+
+    Only ports that its command line names, or of what calls itself a server: a training job's port must not be spoken to.
+    """
+    words = facts["argv"]
+    if "python" not in os.path.basename(facts["exe"] or ""):
+        return False
+    named = {int(number) for word in words for number in re.findall(r"(?<![\w.])\d{2,5}(?![\w.])", word)}
+    ports = [port for port in ports_of(facts["pid"], sockets) or [] if port in named or SERVES.search(" ".join(words))]
+    if not ports or "/torch/lib/" not in (read(f"/proc/{facts['pid']}/maps", 16 << 20) or ""):
+        return False
+    return any(lists_models(port) for port in ports[:2])
+
+
+def lists_models(port: int) -> bool:
+    """Whether GET /v1/models gives a list, as every OpenAI-compatible server's does."""
+    status, body = ask_server(port, "/v1/models", 1.0)
+    try:
+        found = json.loads(body) if status == 200 else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("data"), list)
 
 
 def other(facts: Facts) -> Facts:
