@@ -13,7 +13,7 @@ from orchestrator.release.store import ReleaseStore
 from orchestrator.remote.services import Override, RestorePlan, ServiceDriver, ServiceStatus
 
 Log = Callable[[str], None]
-ALONE_AFTER_S = 120.0  # the host ends by itself what brings a release back, when nobody does
+ALONE_AFTER_S = 60.0  # the host ends by itself what brings a release back, when nobody does
 
 
 class SwitchLost(OrchestrateError):
