@@ -69,12 +69,17 @@ class Facts:
         return [Fact.from_row(row) for row in rows]
 
     def of_run(self, run_id: str, kinds: tuple[str, ...], from_id: int = 0) -> list[Fact]:
-        """Every document of these kinds that the run added after `from_id`, oldest first."""
+        """Every document of these kinds after `from_id` that the run added, or on which a proof rests that it took
+        over from an earlier run; oldest first."""
+        taken_over = (
+            "SELECT 1 FROM tasks JOIN evidence ON evidence.id = tasks.evidence_id WHERE tasks.run_id = ?"
+            " AND evidence.proved_by_run = facts.run_id AND evidence.task_key = facts.task_key"
+        )
         with self._database.read() as tx:
             rows = tx.all(
-                f"SELECT * FROM facts WHERE id > ? AND kind IN ({', '.join('?' * len(kinds))}) AND run_id = ?"
-                " ORDER BY id",
-                (from_id, *kinds, run_id),
+                f"SELECT * FROM facts WHERE id > ? AND kind IN ({', '.join('?' * len(kinds))})"
+                f" AND (run_id = ? OR EXISTS ({taken_over})) ORDER BY id",
+                (from_id, *kinds, run_id, run_id),
             )
         return [Fact.from_row(row) for row in rows]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the benchmark imports NumPy, which no screen without a benc
     from orchestrator.bench.summary import ArmSummary
 
 MARGIN = 0.0
+NO_VERDICT = "none yet"
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,13 @@ class BenchReading:
     waits_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # arm -> time per token of each request
     skipped: Mapping[str, str] = field(default_factory=dict)
     linear_accept: float | None = None
+    measured_in: str = ""  # the earlier run whose measurement this one took over
 
     @property
     def sentence(self) -> str:
         """The verdict for the header."""
         if not self.decision:
-            return f"none yet, {self.rows} rows" if self.rows else "none yet"
+            return f"{NO_VERDICT}, {self.rows} rows" if self.rows else NO_VERDICT
         return self.decision if self.final else f"{self.decision} so far"
 
 
@@ -67,7 +69,13 @@ def bench_reading(reading: Reading) -> BenchReading:
             if row.findings
         ),
         waits_ms=_waits(rows), skipped=_texts(result.get("skipped")), linear_accept=_linear_accept(arms),
+        measured_in=_other_run(reading, [*facts, *results]),
     )  # fmt: skip
+
+
+def _other_run(reading: Reading, facts: Sequence[Fact]) -> str:
+    own = reading.run.id if reading.run else None
+    return next((fact.run_id for fact in reversed(facts) if fact.run_id and fact.run_id != own), "")
 
 
 def _rows(facts: Sequence[Fact]) -> tuple[list[Row], int]:

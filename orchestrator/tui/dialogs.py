@@ -18,6 +18,8 @@ from orchestrator.tui.actions import Answers, Field, Proposal, still_missing
 from orchestrator.tui.look import Look
 from orchestrator.tui.words import Tone, one_line
 
+HELP_FRAME = 4  # rows of the help that are not text: border, title, foot
+
 
 class FormScreen(ModalScreen[dict[str, str] | None]):
     """Fields to fill in; gives back the answers, or None when it is left."""
@@ -143,6 +145,11 @@ class HelpScreen(ModalScreen[None]):
             with VerticalScroll(id="dialog-body"):
                 yield Static(self._text())
             yield Label("Esc closes", id="missing")
+
+    def on_resize(self) -> None:
+        """As high as its text, and never higher than the screen."""
+        lines = self._text().plain.count("\n") + 1
+        self.query_one("#dialog-body").styles.height = max(1, min(lines, self.app.size.height - HELP_FRAME))
 
     def _text(self) -> Text:
         text = Text()

@@ -146,7 +146,8 @@ def advance(store: Store, before: Reading) -> tuple[Reading, Delta]:
             lease=store.leases.get(run.host), seq=events[-1].seq if events else before.seq, store_seq=store_seq,
         )  # fmt: skip
         if store_seq != before.store_seq or events:
-            reading = _with_facts(reading, store)
+            moved_proofs = any(event.kind in ("task.reused", "task.reopened") for event in events)
+            reading = _with_facts(reading, store, measured_anew=moved_proofs)
         reading = replace(reading, process_gone=_process_gone(store, reading))
     run_changed = (reading.run, reading.process_gone, _held(reading)) != (
         before.run, before.process_gone, _held(before),
@@ -192,25 +193,28 @@ def _figure(data: Mapping[str, object], name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _with_facts(reading: Reading, store: Store) -> Reading:
-    """The newest word on every host, and everything that this run measured."""
+def _with_facts(reading: Reading, store: Store, *, measured_anew: bool = False) -> Reading:
+    """The newest word on every host, and everything that this run measured or took over from the run that did."""
     new = store.facts.newest(HOST_FACTS, reading.fact_id)
-    measured = store.facts.of_run(reading.run.id, RUN_FACTS, reading.fact_id) if reading.run else []
-    if not new and not measured:
+    known = () if measured_anew else reading.measured
+    from_id = 0 if measured_anew else reading.fact_id
+    measured = (*known, *(store.facts.of_run(reading.run.id, RUN_FACTS, from_id) if reading.run else ()))
+    if not new and measured == reading.measured:
         return reading
     return replace(
         reading,
         facts={**reading.facts, **{(fact.kind, fact.key, fact.host): fact for fact in new}},
-        measured=(*reading.measured, *measured),
-        fact_id=max(fact.id for fact in (*new, *measured)),
+        measured=measured,
+        fact_id=max((reading.fact_id, *(fact.id for fact in (*new, *measured)))),
     )
 
 
 def _changed_kinds(before: Reading, after: Reading) -> frozenset[str]:
-    if after.fact_id == before.fact_id:
+    if after.facts is before.facts and after.measured is before.measured:
         return frozenset()
     changed = {key[0] for key, fact in after.facts.items() if before.facts.get(key) is not fact}
-    return frozenset(changed | {fact.kind for fact in after.measured[len(before.measured) :]})
+    was, now = ({fact.id: fact.kind for fact in reading.measured} for reading in (before, after))
+    return frozenset(changed | {kind for number, kind in (was | now).items() if (number in was) != (number in now)})
 
 
 def _held(reading: Reading) -> tuple[int, str | None] | None:

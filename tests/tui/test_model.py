@@ -11,11 +11,13 @@ from orchestrator.graph.model import State
 from orchestrator.store.process import ProcessName
 from orchestrator.store.records import RunState
 from orchestrator.store.store import Store
-from orchestrator.tui.blocks import text_of
+from orchestrator.tui.benchreading import bench_reading
+from orchestrator.tui.blocks import plain_lines, text_of
 from orchestrator.tui.eta import Durations, earlier_durations, seconds_left
 from orchestrator.tui.model import BATCH, Reading, advance, first_reading, pick_run
+from orchestrator.tui.pages.bench import bench_page
 from orchestrator.tui.pages.header import header
-from tests.tui.fixtures import EARLIER_ID, HOST, RUN_ID, START, Clock, Script, Stage, new_store, spec
+from tests.tui.fixtures import DEPLOY, EARLIER_ID, HOST, RUN_ID, START, Clock, Script, Stage, new_store, spec
 
 
 def test_reads_a_run_with_its_tasks_facts_and_progress(demo: Stage) -> None:
@@ -109,6 +111,34 @@ def test_a_sign_of_life_of_the_lock_is_news_though_nothing_else_happens(demo: St
     assert delta
     assert not delta.run_changed
     assert not any("silent" in text_of(part) for part in header(after, Durations(), None, "", demo.clock.now))
+
+
+def test_a_measurement_that_was_taken_over_is_shown_with_the_run_that_made_it(demo: Stage) -> None:
+    """The figures lie further back in the store than anything that is new when the task is reused."""
+    store, script = demo.store, demo.script
+    script.finish("bench-budgets")
+    proof = store.evidence.get(script.tasks["bench-budgets"].evidence_id or 0)
+    again = Script.begin(store, demo.clock, "r20260103-000000-77aa", DEPLOY)
+    reading = first_reading(store, again.run_id)
+    again.start("bench-budgets")
+    reading, _ = advance(store, reading)
+    assert not bench_reading(reading).rows
+    with store.transaction():
+        kept = store.evidence.reuse(again.run_id, "bench-budgets", proof)
+        again.change("bench-budgets", State.COMPLETED, evidence_id=kept.id)
+        again.event("bench-budgets", "task.reused", evidence=kept.id, reason=f"reused from run {RUN_ID}")
+    reading, delta = advance(store, reading)
+    assert "bench.row" in delta.facts
+    found = bench_reading(reading)
+    assert (found.measured_in, found.decision) == (RUN_ID, "inconclusive")
+    assert found.arms == bench_reading(first_reading(store, RUN_ID)).arms
+    assert reading.measured == first_reading(store, again.run_id).measured
+    assert RUN_ID in " ".join(plain_lines(bench_page(found)))
+    again.change("bench-budgets", State.PENDING, evidence_id=None)
+    again.event("bench-budgets", "task.reopened", reason="the host drifted")
+    reading, delta = advance(store, reading)
+    assert "bench.row" in delta.facts
+    assert not reading.measured
 
 
 def test_what_a_task_waits_for(demo: Stage) -> None:

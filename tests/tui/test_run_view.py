@@ -204,6 +204,8 @@ async def test_why_evidence_and_what_it_waits_for(demo: Stage) -> None:
         await pilot.press("g", "j")
         await until(pilot, lambda: "looked again at reach-host from the outside" in screen_text(app))
         await until(pilot, lambda: "until something contradicts it" in screen_text(app))
+        await pilot.press("l")  # unfolds a phase; on a task it is the key of the log, as it says above the page
+        await until(pilot, lambda: app.run_view.parts.active == "log")
 
 
 async def test_a_task_that_ends_changes_tree_header_and_page(demo: Stage) -> None:

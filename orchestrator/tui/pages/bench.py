@@ -14,12 +14,14 @@ _STANDING_TONES = {"better": Tone.GOOD, "not better": Tone.PLAIN, "open": Tone.W
 def bench_page(bench: BenchReading) -> list[Block]:
     page = Page()
     if not bench.rows and not bench.final:
-        page.say("No benchmark row in this run yet.")
+        page.say("This run has measured nothing, or nothing yet.")
         if bench.unreadable:
             page.say(Span(f"{bench.unreadable} rows cannot be read: another version wrote them.", Tone.BAD))
         return page.blocks
     page.heading("Verdict" if bench.final else "Verdict, as far as it goes")
     page.say(Span(bench.decision or "none yet", _DECISION_TONES.get(bench.decision, Tone.STRONG)), f": {bench.reason}")
+    if bench.measured_in:
+        page.say(Span(f"Measured in run {bench.measured_in}, whose result still holds.", Tone.DIM))
     page.heading("Budgets against linear (B nodes without the root, T = B + 1 verified)")
     many_loads = len({arm.concurrency for arm in bench.arms}) > 1
     columns = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.graph.model import State
+from orchestrator.tui.benchreading import NO_VERDICT
 from orchestrator.tui.blocks import Line, Span, line
 from orchestrator.tui.eta import Durations
 from orchestrator.tui.model import Reading
@@ -24,7 +25,9 @@ def header(reading: Reading, durations: Durations, left: float | None, verdict: 
     ]
     if run.state.active and not reading.process_gone:
         parts.append(line(_eta(durations, left)))
-    parts += [line("release ", _release(reading)), line("lock ", _lock(reading, now)), line("verdict ", Span(verdict))]
+    parts += [line("release ", _release(reading)), line("lock ", _lock(reading, now))]
+    if run.state.active or verdict != NO_VERDICT:
+        parts.append(line("verdict ", Span(verdict)))
     if reading.process_gone:
         parts.append(line(Span("its process is gone: press r to resume", Tone.BAD)))
     if run.cancel_reason and run.state.active:

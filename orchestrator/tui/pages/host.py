@@ -50,8 +50,12 @@ def _service(page: Page, facts: list[Fact], now: float) -> None:
         ),
         ("address", str(data.get("url", "–"))),
         ("process", str(data.get("pid", "–"))),
-        ("accepts", f"{number(data.get('accept_length'))} tokens a step"),
-        ("speed", f"{number(data.get('tok_s'), 1)} tokens/s"),
+        *(
+            (("accepts", f"{number(data['accept_length'])} tokens a step"),)
+            if _figure(data.get("accept_length"))
+            else ()
+        ),
+        *((("speed", f"{number(data['tok_s'], 1)} tokens/s"),) if _figure(data.get("tok_s")) else ()),
         ("as of", _as_of(facts[-1], now)),
     )
 
@@ -142,14 +146,18 @@ def _releases(page: Page, reading: Reading, host: str) -> None:
         nodes = data.get("nodes")
         since = data.get("since")
         rows.append([
-            Span("● serving" if serving else "", Tone.GOOD),
+            Span("● serving", Tone.GOOD) if serving else _otherwise(data.get("state"), good),
             Span(str(data.get("id", fact.key)), Tone.STRONG if serving else Tone.PLAIN),
             str(data.get("algorithm", "?")) + (f" B={nodes}" if nodes else ""),
             Span("known good" if good else "", Tone.GOOD),
-            str(data.get("state", "")),
             date_time(float(since) if _figure(since) else fact.at),
         ])  # fmt: skip
-    page.table(("now", "release", "algorithm", "proof", "state", "since"), rows)
+    page.table(("now", "release", "algorithm", "proof", "since"), rows)
+
+
+def _otherwise(state: object, good: bool) -> str:
+    """The state of a release that does not serve, unless the column of proofs says the same."""
+    return "" if state is None or (good and state in KNOWN_GOOD) else str(state)
 
 
 def _drift(page: Page, facts: list[Fact]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.style import Style
@@ -16,6 +17,8 @@ from orchestrator.tui.pages.bench import bench_page
 from orchestrator.tui.views.base import View
 from orchestrator.tui.widgets.blockview import BlockView
 from orchestrator.tui.words import Tone
+
+FRAME_ROWS = 5  # of a plot: title, box, names below
 
 
 class BenchView(View):
@@ -66,10 +69,36 @@ def _new_plots() -> list[Widget]:
         plot = PlotWidget(allow_pan_and_zoom=False)
         plot.can_focus = False
         plot.border_title = title
+        plot.set_y_formatter(_few_ticks(plot))
         for margin, cells in ((PlotWidget.margin_top, 0), (PlotWidget.margin_bottom, 2), (PlotWidget.margin_left, 7)):
             plot.set_reactive(margin, cells)
         plots.append(plot)
     return plots
+
+
+def _few_ticks(plot: Widget) -> Any:
+    """Round values, and no more of them than the height has room for: two on one row would leave out one."""
+    from textual_plot.axis_formatter import NumericAxisFormatter
+
+    class FewTicks(NumericAxisFormatter):
+        def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
+            most = min(max_ticks, max(2, (plot.size.height - FRAME_ROWS) // 2))
+            found = [round_values(min_, max_, step) for step in round_steps(max_ - min_)]
+            return next((ticks for ticks in found if len(ticks) <= most), found[-1])
+
+    return FewTicks()
+
+
+def round_steps(span: float) -> list[float]:
+    """1, 2 and 5 times powers of ten, from a twentieth of the span up to half of it."""
+    power = 10.0 ** math.floor(math.log10(span / 20))
+    steps = [factor * power * 10**exponent for exponent in range(3) for factor in (1, 2, 5)]
+    return [step for step in steps if span / 20 <= step <= span / 2]
+
+
+def round_values(low: float, high: float, step: float) -> list[float]:
+    """The multiples of the step within the bounds."""
+    return [step * number for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _plot_ratio(plot: Any, bench: BenchReading, look: Look) -> None:

@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -46,7 +47,8 @@ class TaskTree(LineView, can_focus=True):
         Binding("end,G", "edge(1)", "Last", show=False),
         Binding("space", "fold", "Fold phase", show=False),
         Binding("left,h", "fold(True)", "Fold", show=False),
-        Binding("right,l", "fold(False)", "Unfold", show=False),
+        Binding("right", "fold(False)", "Unfold", show=False),
+        Binding("l", "unfold", "Unfold; on a task: its log", show=False),
         Binding("o", "fold_all", "Fold or unfold all", show=False),
         Binding("x", "jump_to_running", "Go to the running or failed task", show=False),
         Binding("enter", "choose", "Open the log", show=False),
@@ -255,6 +257,12 @@ class TaskTree(LineView, can_focus=True):
         (self.folded.add if fold else self.folded.discard)(row.phase)
         if fold != folded:
             self._rebuild()
+
+    def action_unfold(self) -> None:
+        """A task has nothing to unfold: there the key is the view's, which shows the log."""
+        if self.current_task is not None:
+            raise SkipAction
+        self.action_fold(False)
 
     def action_fold_all(self) -> None:
         self.folded = set() if self.folded else set(self.reading.phases)
