@@ -54,7 +54,7 @@ HOOKS = (
         "state for the next step",
     ),
     Hook(f"{WORKER}._validate_phase1_sampling_support", "call", ("self", "batch"), "warns about sampling"),
-    Hook("sglang.srt.distributed:get_tp_group", "call", (), "which rank of a server tells what it did"),
+    Hook("sglang.srt.distributed.parallel_state:get_tp_group", "call", (), "which rank of a server tells what it did"),
     Hook(
         "sglang.srt.speculative.dflash_info:DFlashVerifyInput", "subclass", (), "verify input with a tree",
     ),

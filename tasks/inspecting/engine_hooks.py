@@ -109,11 +109,14 @@ def check_hooks(tree: SourceTree, version: str | None, table: Iterable[Hook] | N
 
 def source_files(table: Iterable[Hook] | None = None) -> list[str]:
     """Paths below the package of every module that a hook lives in."""
-    return sorted({_path(hook.target) for hook in (hooks() + gpu_hooks() if table is None else table)})
+    paths = {_path(hook.target) for hook in (hooks() + gpu_hooks() if table is None else table)}
+    return sorted(paths | {_as_package(path) for path in paths})
 
 
 def _state(tree: SourceTree, hook: Hook, expected: tuple[str, ...]) -> HookState:
     path = _path(hook.target)
+    if tree.text(path) is None and tree.text(_as_package(path)) is not None:
+        path = _as_package(path)
     body = source.module(tree, path)
     if body is None:
         return HookState(hook.target, hook.kind, "missing", f"{path} is not there")
@@ -140,7 +143,7 @@ def _state(tree: SourceTree, hook: Hook, expected: tuple[str, ...]) -> HookState
 
 
 def _find(body: ast.Module, names: list[str]) -> ast.AST | tuple[str, str] | str | None:
-    """The definition; (path, name) when it is imported; "inherited" when a base class elsewhere may have it."""
+    """The definition; (path, name) when it is imported; "inherited" when another module may have it (a base, `import *`)."""
     if len(names) == 1:
         return source.find_function(body, names[0]) or source.find_class(body, names[0]) or _imported(body, names[0])
     node = source.find_class(body, names[0])
@@ -158,17 +161,24 @@ def _find(body: ast.Module, names: list[str]) -> ast.AST | tuple[str, str] | str
     return None
 
 
-def _imported(body: ast.Module, name: str) -> tuple[str, str] | None:
+def _imported(body: ast.Module, name: str) -> tuple[str, str] | str | None:
+    everything = None
     for node in ast.walk(body):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     return _path(node.module), alias.name
-    return None
+                if alias.name == "*":
+                    everything = "inherited"
+    return everything
 
 
 def _path(target: str) -> str:
     return target.partition(":")[0].removeprefix("sglang.").replace(".", "/") + ".py"
+
+
+def _as_package(path: str) -> str:
+    return path.removesuffix(".py") + "/__init__.py"
 
 
 def _nearest_line(version: str | None) -> str | None:
