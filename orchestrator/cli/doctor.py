@@ -12,7 +12,7 @@ from orchestrator.hosts.doctor import run_checks
 @click.command(help="Check this machine and say how to mend each finding.")
 @command_options
 def doctor(cli: Cli) -> int:
-    checks = run_checks(cli.hosts_file)
+    checks = run_checks(cli.hosts_file, cli.store_url)
     width = max(len(check.name) for check in checks)
     for check in checks:
         cli.out.line(f"{'ok ' if check.ok else 'BAD'}  {check.name:<{width}}  {check.detail}")

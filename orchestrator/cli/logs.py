@@ -60,10 +60,13 @@ def export(cli: Cli, run_id: str, directory: Path) -> int:
     from orchestrator.report.run_report import write_run_report
 
     with open_to_read(cli.store_url) as store:
-        files = export_run(store, run_id, directory)
-        run = store.runs.get(run_id)
-        files += write_run_report(store, run.id, directory / "report")
-        files += write_copy(store, run.id, directory)
+        try:
+            files = export_run(store, run_id, directory)
+            run = store.runs.get(run_id)
+            files += write_run_report(store, run.id, directory / "report")
+            files += write_copy(store, run.id, directory)
+        except OSError as error:  # that of a write names no file
+            raise OSError(error.errno, error.strerror, error.filename or str(directory)) from error
     cli.out.line(f"{len(files)} files written to {directory}")
     cli.out.document(ExitCode.DONE, {"files": [str(path) for path in files]})
     return ExitCode.DONE

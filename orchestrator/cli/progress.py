@@ -66,7 +66,8 @@ class RunProgress:
         elif kind.startswith("task."):
             self._task(kind.removeprefix("task."), key, data)
         elif kind.startswith("rollback.") or kind == "run.outcome":
-            self._say(f"  {kind}: {data.get('reason') or data.get('output') or key}", "yellow")
+            words = data.get("reason") or data.get("output") or key
+            self._say(f"  {kind}: {words}" if words else f"  {kind}", "yellow")
 
     def _claimed(self, key: str) -> None:
         self._status.started[key] = time.monotonic()
@@ -89,7 +90,7 @@ class RunProgress:
             return
         started = self._status.started.pop(key, None)
         took = f"{time.monotonic() - started:6.1f} s" if started is not None else ""
-        told = str(data.get("output") if what == "completed" else data.get("reason", ""))
+        told = str(data.get("output") if what == "completed" else data.get("reason", key))
         style = {"failed": "bold red", "unknown": "yellow", "completed": "green", "reused": "green"}.get(what, "yellow")
         self._say(f"      {MARKS.get(what, what)} {took}  {told}".rstrip(), style)
 

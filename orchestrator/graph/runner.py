@@ -103,7 +103,7 @@ class Runner:
                     self._begin(session, run, resume)
                     guard = self._guard(session) if self._guard and self._needs_lock else nullcontext()
                     with guard, heartbeat(session, lease):
-                        ending = self._carry_out(session, run.state, skipped, frozenset(force))
+                        ending = self._carry_out(session, run, skipped, frozenset(force))
                     return self._finish(session, ending)
             finally:
                 session.close()
@@ -162,13 +162,13 @@ class Runner:
             resuming.mark_unconfirmed(session)
 
     def _carry_out(
-        self, session: RunSession, previous: RunState, skipped: Mapping[str, str], forced: frozenset[str]
+        self, session: RunSession, previous: RunRecord, skipped: Mapping[str, str], forced: frozenset[str]
     ) -> _Ending:
         try:
-            if previous in (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED):
+            if previous.state in (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED):
                 session.load_outputs(self.store.tasks.list(session.run_id))
-                return self._back(session, "an earlier attempt to roll back did not come to an end")
-            if previous is not RunState.PENDING:
+                return self._back(session, previous.reason or "an earlier attempt to roll back did not come to an end")
+            if previous.state is not RunState.PENDING:
                 resuming.reopen(session)
             scheduler = Scheduler(session, self._limits, skipped, forced)
             scheduler.run()
@@ -200,7 +200,8 @@ class Runner:
     def _back(self, session: RunSession, reason: str) -> _Ending:
         problem = roll_back(session, reason, self._limits.grace_s)
         if problem:
-            return _Ending(RunState.ROLLBACK_UNVERIFIED, ExitCode.ROLLBACK_UNVERIFIED, f"{reason}; {problem}")
+            told = reason if reason.endswith(problem) else f"{reason}; {problem}"  # a resume may meet it again
+            return _Ending(RunState.ROLLBACK_UNVERIFIED, ExitCode.ROLLBACK_UNVERIFIED, told)
         return _Ending(RunState.ROLLED_BACK, ExitCode.ROLLED_BACK, f"{reason}; rolled back and verified")
 
     def _finish(self, session: RunSession, ending: _Ending) -> RunResult:

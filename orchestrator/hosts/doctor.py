@@ -14,6 +14,8 @@ from typing import Any
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.hosts.load import load_inventory
+from orchestrator.store.failures import StoreNotReadyError
+from orchestrator.store.store import open_store
 
 GIB = 1 << 30
 EMBEDDED_DISK_GIB = 6
@@ -33,9 +35,9 @@ class Check:
         return asdict(self)
 
 
-def run_checks(hosts_file: Path) -> list[Check]:
+def run_checks(hosts_file: Path, store_url: str) -> list[Check]:
     """Every check, in the order in which they matter; a check never raises."""
-    return [_safely(check) for check in _checks(hosts_file)]
+    return [_safely(check) for check in _checks(hosts_file, store_url)]
 
 
 def _safely(check: Callable[[], Check]) -> Check:
@@ -45,7 +47,7 @@ def _safely(check: Callable[[], Check]) -> Check:
         return Check(check.__name__.strip("_"), False, f"{type(error).__name__}: {error}", "report this with --debug")
 
 
-def _checks(hosts_file: Path) -> Iterator[Callable[[], Check]]:
+def _checks(hosts_file: Path, store_url: str) -> Iterator[Callable[[], Check]]:
     home = hosts_file.resolve().parent
     yield python_version
     yield c_library
@@ -56,6 +58,7 @@ def _checks(hosts_file: Path) -> Iterator[Callable[[], Check]]:
     yield loopback
     yield lambda: writable(home)
     yield lambda: inventory(hosts_file)
+    yield lambda: store(store_url)
 
 
 def python_version() -> Check:
@@ -107,3 +110,17 @@ def inventory(hosts_file: Path) -> Check:
     except OrchestrateError as error:
         return Check("inventory", False, str(error), "mend the line, or start over with `orchestrate init`")
     return Check("inventory", True, f"{len(found.hosts)} host(s): {', '.join(found.hosts)}")
+
+
+def store(url: str) -> Check:
+    """Looks at every page of the store and changes nothing."""
+    fix = "restore a copy of it (orchestrate keeps one before each change of schema), or choose another with --state"
+    try:
+        with open_store(url, read_only=True) as opened:
+            damage = opened.database.damage()
+            detail = f"corrupt ({damage})" if damage else f"{opened.events.count()} events"
+    except StoreNotReadyError as error:
+        return Check("store", True, str(error))
+    except OrchestrateError as error:
+        return Check("store", False, str(error), fix)
+    return Check("store", not damage, detail, fix)

@@ -8,9 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import UsageError
 
-Host = Annotated[str | None, Field(description="Host of the inventory; default: the first one.")]
-RunId = Annotated[str | None, Field(description="The run, or how its id begins; default: the newest.")]
-PlanId = Annotated[str, Field(min_length=1, description="The plan_id that the tool `plan` of this server gave.")]
+NAME = 200  # characters that a name may have: an error repeats it
+Host = Annotated[str | None, Field(max_length=NAME, description="Host of the inventory; default: the first one.")]
+RunId = Annotated[str | None, Field(max_length=NAME, description="The run, or how its id begins; default: the newest.")]
+PlanId = Annotated[
+    str, Field(min_length=1, max_length=NAME, description="The plan_id that the tool `plan` of this server gave.")
+]
 Owner = Annotated[str | None, Field(min_length=1, max_length=200, description="Who; default: user and machine.")]
 
 
@@ -21,7 +24,9 @@ class Arguments(BaseModel):
 
 
 class PlanArguments(Arguments):
-    graph: str = Field(description="deploy-ddtree, deploy-dflash, rollback, inspect, smoke, bench, or an own graph.")
+    graph: str = Field(
+        max_length=NAME, description="deploy-ddtree, deploy-dflash, rollback, inspect, smoke, bench, or an own graph."
+    )
     host: Host = None
     settings: dict[str, str] = Field(default={}, description="Settings of the graph; for rollback: to = RELEASE.")
     reason: str | None = Field(default=None, description="Why a decision is overridden (with settings.decide).")
@@ -29,7 +34,9 @@ class PlanArguments(Arguments):
 
 class RunArguments(Arguments):
     plan_id: PlanId
-    resume: str | None = Field(default=None, description="Go on with this run of the same graph and host.")
+    resume: str | None = Field(
+        default=None, max_length=NAME, description="Go on with this run of the same graph and host."
+    )
 
 
 class RollbackArguments(Arguments):
@@ -37,31 +44,33 @@ class RollbackArguments(Arguments):
 
 
 class CancelArguments(Arguments):
-    run_id: str = Field(min_length=1, description="The run to stop after its current effect.")
+    run_id: str = Field(min_length=1, max_length=NAME, description="The run to stop after its current effect.")
     reason: str = Field(default="cancelled by an agent", max_length=2000, description="Recorded with the run.")
 
 
 class StatusArguments(Arguments):
     run_id: RunId = None
-    host: str | None = Field(default=None, description="Instead of a run: ask this host what it serves now.")
+    host: str | None = Field(
+        default=None, max_length=NAME, description="Instead of a run: ask this host what it serves now."
+    )
     wait_s: float = Field(default=0.0, ge=0, le=300, description="Wait this long for the run to end, in seconds.")
 
 
 class ExplainArguments(Arguments):
-    task: str = Field(min_length=1, description="Key of the task.")
+    task: str = Field(min_length=1, max_length=NAME, description="Key of the task.")
     run_id: RunId = None
 
 
 class LogsArguments(Arguments):
     run_id: RunId = None
-    task: str | None = Field(default=None, description="Only this task.")
+    task: str | None = Field(default=None, max_length=NAME, description="Only this task.")
     after: int | None = Field(default=None, ge=0, description="Events after this number; default: the newest ones.")
     limit: int = Field(default=200, ge=1, le=1000, description="How many events at most.")
 
 
 class TodoArguments(Arguments):
     action: Literal["list", "ready", "add", "set", "claim", "next"] = "list"
-    id: str | None = Field(default=None, description="For set and claim: the to-do.")
+    id: str | None = Field(default=None, max_length=NAME, description="For set and claim: the to-do.")
     content: str | None = Field(default=None, description="For add: what is to be done.")
     priority: Literal["high", "medium", "low"] = "medium"
     depends_on: list[str] = Field(default=[], description="For add: ids that come first.")
@@ -75,7 +84,7 @@ class TodoArguments(Arguments):
 class NoteArguments(Arguments):
     kind: Literal["decision", "risk", "assumption"]
     text: str = Field(min_length=1, description="One decision, risk or assumption.")
-    task: str | None = Field(default=None, description="Key of the task it is about.")
+    task: str | None = Field(default=None, max_length=NAME, description="Key of the task it is about.")
     author: Owner = None
 
 

@@ -147,6 +147,10 @@ class Database(ABC):
                 return
         connection.close()
 
+    def damage(self) -> str:
+        """What is wrong with the stored pages, on one line; '' when nothing is, or the server looks after that."""
+        return ""
+
     @abstractmethod
     def size(self) -> int:
         """The bytes that the store takes."""

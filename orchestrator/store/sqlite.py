@@ -29,6 +29,12 @@ class SqliteDatabase(Database):
         self.path = path
         self.read_only = read_only
 
+    def damage(self) -> str:
+        with self.read() as tx:
+            row = tx.one("PRAGMA quick_check(1)")
+        said = str(row["quick_check"]) if row else "no answer"
+        return "" if said == "ok" else said.splitlines()[-1]
+
     def size(self) -> int:
         with self.read() as tx:
             pages, size = tx.one("PRAGMA page_count"), tx.one("PRAGMA page_size")

@@ -112,7 +112,9 @@ def _check_and_migrate(database: SqliteDatabase, path: Path, read_only: bool) ->
     found = schema.revision(database)
     schema.check_known(found, str(path))
     if found is not None and not read_only:
-        _quick_check(database, path)
+        damage = database.damage()
+        if damage:
+            raise StoreCorruptError(f"the store {path} is corrupt ({damage})")
     if found == schema.HEAD:
         return
     if read_only:
@@ -127,14 +129,6 @@ def _check_and_migrate(database: SqliteDatabase, path: Path, read_only: bool) ->
         if isinstance(error, StoreError):
             raise
         raise store_failure(getattr(error, "orig", None) or error, str(path)) from error
-
-
-def _quick_check(database: SqliteDatabase, path: Path) -> None:
-    with database.read() as transaction:
-        row = transaction.one("PRAGMA quick_check(1)")
-    said = str(row[0]) if row else "no answer"  # type: ignore[index]
-    if said != "ok":
-        raise StoreCorruptError(f"the store {path} is corrupt ({said.splitlines()[-1]})")
 
 
 def _keep_aside(path: Path, error: StoreCorruptError) -> StoreCorruptError:

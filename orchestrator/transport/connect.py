@@ -151,7 +151,8 @@ def _typed(settings: SshSettings, connection: fabric.Connection, error: Exceptio
             f"{where} did not answer within {settings.connect_timeout_s:g} s; check address, network and "
             "connect_timeout_s."
         )
-    return HostUnreachable(f"{where} cannot be reached ({error}); check that it is up and that sshd listens there.")
+    why = getattr(error, "strerror", None) or error
+    return HostUnreachable(f"{where} cannot be reached ({why}); check that it is up and that sshd listens there.")
 
 
 def _close(connection: fabric.Connection) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.graph.model import Priority
 from orchestrator.store.store import open_store
+from orchestrator.store.todos import NewTodo
 from tests.graph.conftest import Do, graph, runner, task
 
 pytestmark = pytest.mark.usefixtures("at_home")
@@ -185,3 +187,31 @@ def test_a_second_writer_killed_in_its_transaction_blocks_nobody(
         os.kill(writer.pid, signal.SIGKILL)
     assert call(capsys, "todo", "add", "next")[0] == 0
     assert contents(capsys) == ["stay", "next"]
+
+
+def test_doctor_looks_at_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def found() -> dict[str, Any]:
+        return next(item for item in call(capsys, "doctor")[1]["checks"] if item["name"] == "store")
+
+    path = tmp_path / "state.db"
+    assert found()["ok"]
+    data = path.read_bytes()
+    path.write_bytes(data[:-4096] + b"\xa5" * 4096)
+    assert not found()["ok"]
+    assert "corrupt" in found()["detail"]
+    path.unlink()
+    assert found()["ok"], "a store that is not made yet is no finding"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_knows_no_dash_ends_no_command(tmp_path: Path, encoding: str) -> None:
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store:
+        store.todos.merge([NewTodo("a", "naïve – \U0001f600", Priority.LOW, "pending")], "me")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    for more in ((), ("--json",)):
+        command = [sys.executable, "-m", "orchestrator", "todo", "list", *more]
+        done = subprocess.run(command, capture_output=True, env=environment, check=True)
+        text = done.stdout.decode(encoding)
+        assert "\\u2013" in text
+        if more:
+            assert json.loads(text)["todos"][-1]["content"] == "naïve – \U0001f600"

@@ -78,6 +78,7 @@ def test_an_unproved_rollback_goes_on_when_resumed(store: Store, host: FakeHost)
     first = runner(store, spec, host).run()
     second = runner(store, spec, host).run(first.run_id, resume=True)
     assert (first.exit_code, second.exit_code) == (5, 4)
+    assert second.reason.startswith("task b failed with RuntimeError: the smoke test failed; "), "the cause stays known"
     assert host.lines() == ["make x", "drop x"]
     assert change.calls.count("apply") == 1
 
