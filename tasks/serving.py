@@ -15,6 +15,7 @@ from orchestrator.release.launch import Launch
 from orchestrator.remote.services import ServiceUnit
 from tasks.launch import on_port
 
+SIDE_LIFE_S = 6 * 3600.0  # longer than any task that uses one: an operator who is lost must not leave it for ever
 SIDE_PURPOSES = ("canary", "bench", "proof", "linear")
 
 
@@ -39,6 +40,7 @@ class SideEngine:
             restart="no",
             start_timeout_s=session.config.service.start_timeout_s,
             stop_timeout_s=session.config.service.stop_timeout_s,
+            life_s=SIDE_LIFE_S,
         )
 
 

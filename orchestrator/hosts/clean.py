@@ -10,6 +10,7 @@ from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.systemd_trigger import SystemdTrigger
 from orchestrator.remote.processes import processes
+from orchestrator.remote.systemd_driver import SystemdDriver
 from orchestrator.store.store import Store
 from orchestrator.transport.embedded import embedded_folder, remove_embedded
 
@@ -40,7 +41,7 @@ def _clean(session: HostSession) -> list[str]:
     """Drop-ins go first, and units are restarted without them, before the releases that they name are deleted."""
     done: list[str] = []
     for replica in session.replicas():
-        done += _undecorate(replica)
+        done += _without_side_engines(replica) + _undecorate(replica)
     own = [*OWN, *(name for one in session.replicas() if one.number for name in _own_of(one))]
     store = session.releases
     script = (
@@ -51,6 +52,15 @@ def _clean(session: HostSession) -> list[str]:
         store.sh(REMOVE, session.root, *present, timeout_s=600)
         done += [f"{session.root}/{name}" for name in present]
     return done
+
+
+def _without_side_engines(session: HostSession) -> list[str]:
+    """What an operator who was lost left running beside the service: a canary, an engine under measurement."""
+    driver, stem = session.services, session.unit.removesuffix(".service").replace("@", "-")
+    names = driver.installed(f"{stem}-") if isinstance(driver, SystemdDriver) else []
+    for name in names:
+        driver.remove(name)
+    return [f"the unit {name}" for name in names]
 
 
 def _runs_from(session: HostSession, folder: str) -> bool:

@@ -24,6 +24,7 @@ class ServiceUnit:
     restart_s: float = 5.0
     start_timeout_s: float = 1800.0
     stop_timeout_s: float = 120.0
+    life_s: float | None = None  # systemd ends it then, should nobody else have done so
 
 
 @dataclass(frozen=True)

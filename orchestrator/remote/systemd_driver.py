@@ -68,6 +68,7 @@ class SystemdDriver:
             restart_s=f"{unit.restart_s:g}",
             start_timeout_s=f"{unit.start_timeout_s:g}",
             stop_timeout_s=f"{unit.stop_timeout_s:g}",
+            life_s="" if unit.life_s is None else f"{unit.life_s:g}",
             wanted_by=self.scope.wanted_by,
         )
         self._write_secrets(unit.name, unit.secret_env)
@@ -187,6 +188,12 @@ class SystemdDriver:
             self._root([*self.scope.systemctl, "disable", name])
             self._root(["rm", "-f", facts["fragment"]], check=True)
             self.reload()
+
+    def installed(self, prefix: str) -> list[str]:
+        """Names of services that begin so and whose unit files were written here, whether they run or not."""
+        script = 'cd "$1" && grep -l "^$2" -- "$3"*.service 2>/dev/null || true'
+        done = self._root(["/bin/sh", "-c", script, "sh", self.scope.unit_folder, OURS, prefix])
+        return done.stdout.split()
 
     def enable(self, name: str) -> None:
         """Start at boot from now on."""

@@ -16,6 +16,7 @@ from orchestrator.hosts.session import open_session
 from orchestrator.hosts.trust import pin_key, shown_keys
 from orchestrator.release.drift import drift_of
 from orchestrator.release.found import find_service
+from orchestrator.remote.services import ServiceUnit
 from orchestrator.store.store import open_store
 from orchestrator.transport.base import (
     ConnectionLost,
@@ -191,6 +192,10 @@ def test_clean_leaves_the_service_as_it_was_and_nothing_of_ours(
 ) -> None:
     with connect(machine) as session:
         scene.found(session)
+        left = ServiceUnit("sglang-canary.service", ("/bin/sleep", "3600"), restart="no", life_s=1800)
+        session.services.install(left)
+        session.services.start(left.name)
+        assert "30min" in machine.inside("systemctl show -p RuntimeMaxUSec sglang-canary.service")
         lock.take(session.releases, "r-of-another-machine")
         with open_store(f"sqlite:///{tmp_path}/state.db") as store:
             with pytest.raises(LockedError, match="r-of-another-machine"):
@@ -198,6 +203,8 @@ def test_clean_leaves_the_service_as_it_was_and_nothing_of_ours(
             lock.release(session.releases, "r-of-another-machine")
             removed = clean_host(machine.config(), tmp_path, store)
             assert "/opt/ddtree/releases" in removed
+            assert "the unit sglang-canary.service" in removed
+            assert "inactive" in machine.inside("systemctl is-active sglang-canary.service || true")
             assert machine.inside("ls -d /opt/ddtree 2>/dev/null || true") == ""
             assert scene.whoami(machine) is not None
             assert clean_host(machine.config(), tmp_path, store) == []
