@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -202,8 +203,13 @@ def _kv_row(text: dict[str, Any]) -> int:
 
 
 def free_memory(device: int = 0) -> int | None:
-    """Free bytes of a GPU, asked of nvidia-smi so that no context is made in this process; None where it can't say."""
-    command = ["nvidia-smi", f"--id={device}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    """Free bytes of a GPU, asked of nvidia-smi so that no context is made in this process; None where it can't say.
+
+    device: as this process counts them, which CUDA_VISIBLE_DEVICES may change and nvidia-smi does not look at.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    name = visible[device].strip() if visible != [""] and device < len(visible) else str(device)
+    command = ["nvidia-smi", f"--id={name}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
         return int(done.stdout.split()[0]) << 20
@@ -214,7 +220,10 @@ def free_memory(device: int = 0) -> int | None:
 def check(args: Any, config: DDTreeConfig) -> str | None:
     """The refusal for SGLang's arguments on this machine; None where they fit or the folders can't be read here."""
     target, draft = Path(args.model_path), Path(args.speculative_draft_model_path)
-    free = free_memory(int(getattr(args, "base_gpu_id", 0) or 0))
+    first = int(getattr(args, "base_gpu_id", 0) or 0)
+    sizes = [free_memory(first + rank) for rank in range(int(args.tp_size))]
+    known = [size for size in sizes if size is not None]
+    free = min(known) if len(known) == len(sizes) else None  # every rank holds the same
     if free is None or not (target / "config.json").is_file() or not (draft / "config.json").is_file():
         return None
     try:

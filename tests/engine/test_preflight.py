@@ -84,3 +84,26 @@ def test_ranks_of_a_group_share_what_is_split():
     assert half["records"] * 2 == whole["records"]
     assert half["kv"] * 2 == whole["kv"]
     assert half["tree tables and masks"] == whole["tree tables and masks"]
+
+
+def test_the_fullest_of_several_gpus_decides(dense, monkeypatch):
+    args = SimpleNamespace(
+        model_path=str(dense.target), speculative_draft_model_path=str(dense.draft), context_length=1024,
+        tp_size=2, base_gpu_id=3, max_total_tokens=None, max_running_requests=64, mem_fraction_static=0.8,
+    )  # fmt: skip
+    for second, refused in ((24, False), (1, True)):
+        free = {3: 24 * GIB, 4: second * GIB}
+        monkeypatch.setattr(preflight, "free_memory", free.__getitem__)
+        assert (preflight.check(args, DDTreeConfig.read(16, 1025)) is not None) == refused
+
+
+@pytest.mark.parametrize(("visible", "asked"), [(None, "1"), ("", "1"), ("4,6", "6"), ("GPU-aa, GPU-bb", "GPU-bb")])
+def test_the_gpu_that_is_asked_about_is_the_one_the_process_sees(visible, asked, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    commands = []
+    run = lambda command, **_: commands.append(command) or SimpleNamespace(stdout="512\n")  # noqa: E731
+    monkeypatch.setattr(preflight.subprocess, "run", run)
+    assert preflight.free_memory(1) == 512 << 20
+    assert f"--id={asked}" in commands[0]

@@ -1,6 +1,6 @@
 """Everything a server with DDTREE must do right, on real servers with the shipped pairs: one command on a GPU host.
 
-    python -m sglang_ddtree.bench.campaign engine/models --json FILE --seconds 240 --gpus 0
+    python -m sglang_ddtree.bench.campaign engine/models --json FILE --gpus 0,1
 
 Each pair is served by several servers at once: without speculation (the reference), with linear DFLASH, with DDTREE, and
 with DDTREE under one changed switch each.  Every server is asked as soon as it is up, and results are written after every
@@ -204,7 +204,7 @@ def main() -> int:
     parser.add_argument("--arms", help="comma-separated; the default is all that this device can run")
     parser.add_argument("--leave-out", default="", help="PAIR:CHECK,... (a check by the first letters of its name)")
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=240, help="when to stop beginning new checks")
+    parser.add_argument("--seconds", type=float, default=420, help="when to stop beginning new checks")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of the speed rows; 0 leaves them out")
     parser.add_argument("--port", type=int, default=31000)
     parser.add_argument("--gpus", default="", help="0,1: a GPU per pair, and servers on both; default: the first")
