@@ -72,6 +72,7 @@ def test_the_service_as_found_is_a_release_with_nothing_copied(session: HostSess
 
 
 def test_an_unknown_unit_names_who_serves_the_port(session: HostSession) -> None:
+    ask(session)  # it listens
     with pytest.raises(OrchestrateError, match=r"no unit other.*pid \d+.*serves port"):
         find_service(session.releases, session.services, "other", session.config.service.port)
 
