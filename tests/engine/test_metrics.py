@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 from sglang_ddtree.metrics import Trace
 
@@ -32,6 +33,17 @@ def test_trace_and_counters_tell_the_same_story(dense, engine, tmp_path):
         assert len(line["path"]) == line["accepted"] == len(line["margins"])
         assert 1 <= line["chain_accepted"] <= line["accepted"]
         assert all(margin >= 0 for margin in line["margins"])
+
+
+def test_another_rank_of_the_same_server_tells_nothing(dense, engine, tmp_path, monkeypatch):
+    from sglang_ddtree import worker
+
+    monkeypatch.setattr(worker, "get_tp_group", lambda: SimpleNamespace(rank_in_group=1))
+    file = tmp_path / "trace.jsonl"
+    running = engine.start(dense, "DDTREE", 15, env={"SGLANG_DDTREE_TRACE": str(file)})
+    running.run([running.add(dense.prompts[0], 8)])
+    assert running.worker.metrics.steps > 0
+    assert not file.exists()
 
 
 def test_trace_is_bounded(tmp_path):
