@@ -54,12 +54,16 @@ class Fleet:
     graph: str
     hosts: tuple[str, ...]
     at_once: int
+    settings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # with which it was begun; hosts that come later get them too
 
     def run_id(self, host: str) -> str:
         return f"{self.id}.{host}"
 
     def keep(self, store: Store) -> None:
-        store.facts.add(FACT, self.id, {"graph": self.graph, "hosts": list(self.hosts), "at_once": self.at_once})
+        kept = {"graph": self.graph, "hosts": list(self.hosts), "at_once": self.at_once, "settings": self.settings}
+        store.facts.add(FACT, self.id, kept)
 
     def record(self, store: Store, host: str) -> RunRecord | None:
         """The run on one host; None before it began."""
@@ -79,7 +83,8 @@ def find_fleet(store: Store, wanted: str, graph: str | None = None) -> Fleet | N
     fact = store.facts.latest(FACT, None if wanted == "last" else wanted)
     if fact is None or (graph is not None and fact.data["graph"] != graph):
         return None
-    return Fleet(fact.key, fact.data["graph"], tuple(fact.data["hosts"]), int(fact.data["at_once"]))
+    data = fact.data
+    return Fleet(fact.key, data["graph"], tuple(data["hosts"]), int(data["at_once"]), data.get("settings", {}))
 
 
 class HostProcess(Protocol):

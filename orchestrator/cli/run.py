@@ -19,6 +19,7 @@ from orchestrator.documents import SUCCESS, envelope
 from orchestrator.errors import ExitCode, OrchestrateError, UsageError
 from orchestrator.graph.model import GraphSpec
 from orchestrator.graph.runner import RunResult
+from orchestrator.store.records import RunRecord
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -55,13 +56,17 @@ def run(cli: Cli, graph: str, names: tuple[str, ...], at_once: int, yes: bool, t
     code = _several(cli, graph, names, at_once, settings, yes, {**options, "tui": tui})
     if code is not None:
         return code
-    config = cli.host(names[0] if names else None)
-    spec = operations.build_graph(graph, config, settings)
     if tui and cli.out.json_mode:
         raise UsageError("--tui shows a screen and --json prints a document; choose one of them.")
+    config = cli.host(names[0] if names else None)
+    spec = operations.build_graph(graph, config, settings) if options["resume"] is None else None
     with workplace(cli) as place:
-        options["resume"] = _resumed(place, options["resume"], config.name, graph)
         _check_new_id(place, options["run_id"], options["resume"])
+        if spec is None:
+            earlier = _resumed(cli, place, options["resume"], names, graph)
+            # What it was begun with still counts, also for how the graph is built.
+            options["resume"], config, settings = earlier.id, cli.host(earlier.host), {**earlier.settings, **settings}
+            spec = operations.build_graph(graph, config, settings)
         if any(task.changes_host for task in spec.tasks):
             cli.confirm(f"Run {graph} on {config.name}? It may change the service there.", yes=yes)
         if tui:
@@ -89,7 +94,10 @@ def _several(
         if options["resume"] and earlier is None:
             raise UsageError(f"There is no run of {graph} on several hosts called {options['resume']} to resume.")
         chosen = chosen_hosts(cli.inventory, names)
-        fleet = earlier or Fleet(options["run_id"] or place.store.runs.new_id(), graph, tuple(chosen), at_once)
+        if earlier is not None:
+            settings = {**earlier.settings, **settings}
+        new_id = options["run_id"] or place.store.runs.new_id()
+        fleet = earlier or Fleet(new_id, graph, tuple(chosen), at_once, settings)
         specs = [operations.build_graph(graph, cli.host(host), settings) for host in fleet.hosts]
         harmless = not any(task.changes_host for spec in specs for task in spec.tasks)
         keys = {name: options[name] for name in ("only", "skip", "force")}
@@ -133,15 +141,19 @@ def _keep_last(cli: Cli, document: dict[str, Any]) -> None:
         cli.out.note(f"{error.filename} could not be written: {error.strerror}")
 
 
-def _resumed(place: operations.Workplace, run_id: str | None, host: str, graph: str) -> str | None:
-    if run_id is None:
-        return None
-    if run_id != "last":
-        return place.store.runs.get(run_id).id
-    latest = place.store.runs.latest(host, graph)
-    if latest is None:
-        raise UsageError(f"There is no run of {graph} on {host} to resume; start one without --resume.")
-    return latest.id
+def _resumed(cli: Cli, place: operations.Workplace, wanted: str, names: tuple[str, ...], graph: str) -> RunRecord:
+    """The run to go on with; refused when it is of another graph or host than was said."""
+    if wanted == "last":
+        host = cli.host(names[0] if names else None).name
+        latest = place.store.runs.latest(host, graph)
+        if latest is None:
+            raise UsageError(f"There is no run of {graph} on {host} to resume; start one without --resume.")
+        return latest
+    run = place.store.runs.get(wanted)
+    if run.graph != graph or (names and run.host != cli.host(names[0]).name):
+        said = f"`orchestrate run {run.graph} --resume {run.id}`"
+        raise UsageError(f"The run {run.id} is one of {run.graph} on {run.host}: {said} goes on with it.")
+    return run
 
 
 def _check_new_id(place: operations.Workplace, run_id: str | None, resume: str | None) -> None:

@@ -95,6 +95,12 @@ def find_problems(graph: GraphSpec) -> list[str]:
     ]
 
 
+def named(keys: list[str]) -> str:
+    """Keys for a sentence; of many some are named and the rest counted."""
+    more = [f"{len(keys) - SAID} more"] if len(keys) > SAID else []
+    return ", ".join([*keys[:SAID], *more])
+
+
 def around(circle: list[str]) -> str:
     """A circle as one readable line; of a long one the middle is only counted."""
     if len(circle) <= 2 * SAID:

@@ -8,6 +8,7 @@ from orchestrator.errors import PlanStaleError
 from orchestrator.graph.attempt import as_our_error
 from orchestrator.graph.context import Context
 from orchestrator.graph.model import Action, Cancelled, State
+from orchestrator.graph.plan import named
 from orchestrator.graph.scheduler import NOT_SELECTED
 from orchestrator.graph.session import RunSession
 from orchestrator.store.records import EvidenceRecord, RunRecord, TaskRecord
@@ -22,7 +23,7 @@ def check_definition(session: RunSession, run: RunRecord) -> None:
     old = set(session.store.tasks.states(run.id))
     new = set(session.plan.specs)
     added, removed = sorted(new - old), sorted(old - new)
-    changes = [f"{word} {', '.join(keys)}" for word, keys in (("added", added), ("removed", removed)) if keys]
+    changes = [f"{word} {named(keys)}" for word, keys in (("added", added), ("removed", removed)) if keys]
     detail = "; ".join(changes) or "other dependencies"
     raise PlanStaleError(f"graph {run.graph} changed since run {run.id} began ({detail}): start a new run")
 

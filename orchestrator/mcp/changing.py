@@ -43,6 +43,9 @@ def run(desk: Desk, given: RunArguments) -> dict[str, Any]:
                 f"The run {earlier.id} is {earlier.graph} on {earlier.host}, the plan is {agreed.graph} on"
                 f" {agreed.host}; plan what is to be resumed."
             )
+        if dict(earlier.settings) != dict(agreed.settings):
+            begun = ", ".join(f"{name}={value}" for name, value in earlier.settings.items()) or "no settings"
+            raise UsageError(f"The run {earlier.id} was begun with {begun}: make a plan with the same to resume it.")
         resume = earlier.id
     return _started(desk, agreed, resume)
 

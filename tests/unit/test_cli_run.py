@@ -27,6 +27,7 @@ PATIENCE_S = 120.0  # a busy machine; nothing waits so long that is not broken
 HOSTS = """\
 hosts:
   files: {address: 127.0.0.1, port: 9, user: ada, model: {target: /m, draft: /d}}
+  other: {address: 127.0.0.1, port: 9, user: ada, model: {target: /m, draft: /d}}
 """
 
 
@@ -117,6 +118,22 @@ def test_a_run_gets_the_id_that_was_chosen_once(site: Site) -> None:
     assert again.returncode == 2
     assert "there is such a run already" in json.loads(again.stdout)["error"]
     assert site.run("--run-id", "ticket-1", "--json").returncode == 0
+
+
+def test_a_resume_needs_neither_host_nor_settings_again(site: Site) -> None:
+    (site.files / "step-two.fail").touch()
+    assert site.run("--run-id", "r1", "--host", "other", "--set", "steps=2").returncode == 4
+    (site.files / "step-two.fail").unlink()
+
+    def resumed(graph: str, *more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "orchestrator", "run", graph, "--resume", "r1", "--yes", *more]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=site.folder)
+
+    for done in (resumed("demo-back"), resumed("demo", "--host", "files")):
+        assert done.returncode == 2
+        assert "The run r1 is one of demo on other: `orchestrate run demo --resume r1` goes on with it." in done.stderr
+    assert resumed("demo").returncode == 0
+    assert sorted(path.name for path in site.files.iterdir()) == ["step-one", "step-two"]
 
 
 def test_the_view_closed_after_the_end_gives_the_exit_code_of_the_run(site: Site) -> None:

@@ -86,6 +86,13 @@ def carry_out(at: Site) -> ExitCode:
     return FleetRun(at.store, at.fleet, at.start, lambda _text: None).carry_out()
 
 
+def test_hosts_that_come_later_get_the_settings_with_which_it_was_begun(store: Store) -> None:
+    Fleet("f2", "bench", HOSTS, 1, {"pairs": "3"}).keep(store)
+    found = find_fleet(store, "f2")
+    assert found is not None
+    assert found.settings == {"pairs": "3"}
+
+
 def test_the_first_host_is_alone_and_the_others_are_bounded(store: Store) -> None:
     at = site(store, 2, c=9)
     assert carry_out(at) is ExitCode.NOT_ADOPTED

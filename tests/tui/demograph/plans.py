@@ -72,7 +72,7 @@ class Remove(AllGone):
 
 def demo(request: GraphRequest) -> GraphSpec:
     folder = {"folder": request.settings.get("folder", ".")}
-    names = ("step-one", "step-two", "step-three")
+    names = ("step-one", "step-two", "step-three")[: int(request.settings.get("steps", "3"))]
     tasks = tuple(
         TaskSpec(name, f"Write {name} into {folder['folder']}", "write", Note(name), names[max(0, at - 1) : at],
                  changes_host=True)
