@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from sglang_ddtree.draft_tree import VocabularyShards
+from sglang_ddtree.config import DDTreeConfig
+from sglang_ddtree.draft_tree import TreeSampler, VocabularyShards
 from sglang_ddtree.kernels.reference.topk_lse import topk_lse
 from sglang_ddtree.kernels.topk_lse import TopKScratch
 from sglang_ddtree.kernels.tree_build import tree_build
+from sglang_ddtree.static_tree import StaticTree
 from sglang_ddtree.target_tokens import agree_on_samples, target_tokens
 
 RANKS, ROWS, VOCABULARY, K = 2, 3, 5000, 8
@@ -73,6 +75,39 @@ def test_two_ranks_build_the_tree_of_one(poisoned: bool, tmp_path: Path) -> None
     whole = tree_build(want_logp[None], want_ids[None], 20)
     assert torch.equal(first[2][:, 1:], whole.tok[:, 1:])
     assert torch.equal(first[3], whole.par)
+
+
+def head_of(weight: torch.Tensor, rank: int, ranks: int) -> SimpleNamespace:
+    """One rank's part of an output head as SGLang cuts it: equal parts, the last one padded."""
+    part = -(-len(weight) // ranks)
+    mine = weight[rank * part : (rank + 1) * part]
+    padded = torch.cat([mine, torch.full((part - len(mine), weight.shape[1]), 1e3)])  # padding that must never win
+    shard = SimpleNamespace(
+        num_added_elements=0,
+        num_org_elements=len(mine),
+        num_org_elements_padded=part,
+        org_vocab_start_index=rank * part,
+    )
+    return SimpleNamespace(weight=padded, shard_indices=shard, org_vocab_size=len(weight))
+
+
+def test_samplers_of_two_ranks_fill_the_tables_of_one(tmp_path: Path) -> None:
+    bs, block, hidden_size = 2, 4, 32
+    torch.manual_seed(3)
+    weight, hidden = torch.randn(1001, hidden_size), torch.randn(bs * block, hidden_size)
+    config = DDTreeConfig.read(block, 13)
+
+    def tables(head: Any, group: Any) -> list[torch.Tensor]:
+        tree = StaticTree(bs, 13, block - 1, "cpu")
+        tree.begin(torch.full((bs,), 5))
+        TreeSampler(head, config, tree, group)(hidden)
+        return [getattr(tree.view(bs), name)[:, 1:].clone() for name in ("tok", "par", "dep")]
+
+    first, second = on_two_ranks(tmp_path, lambda rank, group: tables(head_of(weight, rank, RANKS), group))
+    one = tables(head_of(weight, 0, 1), SimpleNamespace(world_size=1))
+    for a, b, c in zip(first, second, one, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
 
 
 def test_two_ranks_take_the_same_samples(tmp_path: Path) -> None:
