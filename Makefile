@@ -19,7 +19,7 @@ help:
 	@echo "make crash-matrix   SIGKILL at every event of a run of stand-in phases"
 	@echo "make real-kills     SIGKILL at random events of real deployments (long)"
 	@echo "make screen-test    a whole deployment driven through the TUI in a real terminal"
-	@echo "make test-full      test, the test above, and what needs large downloads"
+	@echo "make test-full      test, the test above, engines broken on purpose, and what needs large downloads"
 	@echo "make bench          the orchestrator's own benchmarks"
 	@echo "make docs           regenerate what is generated in docs/"
 	@echo "make clean          remove every trace, embedded and test hosts included"
@@ -44,7 +44,7 @@ test: venv
 
 test-full: venv
 	@$(PY) -m tools.run_tests
-	@$(PY) -m tools.run_tests wheels engine-0.5.23 screen
+	@$(PY) -m tools.run_tests wheels engine-0.5.23 screen broken
 
 # About six minutes: a real deployment on an embedded host, by keys in tmux.
 screen-test: venv

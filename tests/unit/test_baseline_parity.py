@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator import operations
 from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.graph.preview import preview
+from orchestrator.graph.runner import Runner
+from orchestrator.hosts.inventory import HostConfig
+from orchestrator.store.store import open_store
 from tasks import baseline_files
+from tasks.baseline import RecordLinear
 from tasks.baseline_parity import RID, Judge, sentence
 from tasks.preflight import AcceleratorFree
 from tasks.samples import Sample, sample_from_json
@@ -145,13 +151,31 @@ def test_a_bad_file_among_the_users_baselines_ends_plan_and_run_before_anything_
     bad.write_text(content)
     assert baseline_files.files(tmp_path)[0] == bad
     ctx: Any = SimpleNamespace(host=SimpleNamespace(state_dir=tmp_path))
-    with pytest.raises(UsageError, match=words) as caught:
-        AcceleratorFree().probe(ctx)
-    assert str(bad) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
+    for first in (AcceleratorFree(), RecordLinear()):  # of a deployment, and of a sweep
+        with pytest.raises(UsageError, match=words) as caught:
+            first.probe(ctx)
+        assert str(bad) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert caught.value.exit_code == 2
     bad.unlink()
     assert not AcceleratorFree().probe(ctx).satisfied
+
+
+def test_a_damaged_baseline_ends_plan_and_run_with_exit_2_before_the_host_is_asked_anything(tmp_path: Path) -> None:
+    (tmp_path / baseline_files.FOLDER).mkdir()
+    (tmp_path / baseline_files.FOLDER / "mine.json").write_bytes(SHIPPED["tiny-dense"].read_bytes()[:5000])
+    config = HostConfig(name="local", transport="embedded", engine="sglang-cpu", model="tiny-dense")
+    spec = operations.build_graph("deploy-ddtree", config, {})
+    untouched: Any = SimpleNamespace(name="local", state_dir=tmp_path, close=lambda: None)  # nothing else can be asked
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store:
+        with pytest.raises(UsageError, match="cut off or damaged"):
+            preview(store, spec, lambda _: untouched, host="local")
+        result = Runner(store, spec, lambda _: untouched, host="local").run()
+        assert (result.exit_code, str(result.state)) == (2, "failed")
+        assert "mine.json is cut off or damaged" in result.reason
+        states = {task.key: str(task.state) for task in store.tasks.list(result.run_id)}
+    assert states.pop("accelerator-free") == "failed"
+    assert not {"completed", "failed", "in_progress"} & set(states.values()), states
 
 
 @pytest.mark.parametrize(("change", "words"), [
