@@ -52,7 +52,7 @@ def batch(verify: bool) -> Any:
 def test_the_block_gives_what_its_own_forward_gives(verify: bool) -> None:
     own, model = block(), nn.Sequential(block())
     x = torch.randn(5, HIDDEN)
-    want = own.forward(x, batch(verify))
+    want = own.forward(x, batch(verify=False))  # the same in every pass; newer lines ask their context in verify passes
     assert take_over(model) == 1
     assert torch.equal(model[0].forward(x, batch(verify)), want)
     assert isinstance(model[0].forward, DirectInputs)
