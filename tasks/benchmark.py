@@ -20,6 +20,7 @@ from orchestrator.graph.model import Action, Change, Evidence, Json, Outcome, Pr
 from orchestrator.report.sweeps import MEASURED_IN, SWEEP
 from tasks.knobs import Knobs, knobs_of
 from tasks.linear import linear_engine
+from tasks.patch import BUILD
 from tasks.samples import RECORDED_PROMPTS, default_prompts, sample_from_json
 from tasks.serving import SIDE_PURPOSES, side_name
 from tasks.tree_arms import TreeArms
@@ -31,7 +32,7 @@ class BenchBudgets(Action):
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
         return {
-            "budgets": list(knobs.budgets), "pairs": knobs.pairs, "max_tokens": knobs.max_tokens,
+            "release": ctx.output(BUILD).get("release"), "budgets": list(knobs.budgets), "pairs": knobs.pairs, "max_tokens": knobs.max_tokens,
             "group_size": knobs.group_size, "margin": knobs.margin, "engine": knobs.engine,
             "loads": list(knobs.loads), "prompts": set_hash(load_prompts(Path(knobs.prompts))) if knobs.prompts else "",
         }  # fmt: skip

@@ -8,9 +8,9 @@ from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from tasks.inspecting import Scope, model_part
 from tasks.inspecting.probe import reader
-from tasks.inspecting.shared import look_again, shared_inspection
+from tasks.inspecting.shared import as_before, look_again, shared_inspection, shared_stamp
 
-VALID_FOR_S = 86400.0
+VALID_FOR_S = 3600.0
 
 
 class ModelsDoNotFit(OrchestrateError):
@@ -21,10 +21,13 @@ class InspectModel(Action):
     """apply returns {model: {target, draft, compat, notes}}; verify fails when a model is missing or does not fit."""
 
     def probe(self, ctx: TaskContext) -> Probe:
-        return Probe(False, "the models' files are read in every run")
+        return as_before(ctx.host, ctx.earlier)
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        return {"model": shared_inspection(ctx.host).model}
+        return {"stamp": shared_stamp(ctx.host), "model": shared_inspection(ctx.host).model}
+
+    def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"model": output.get("model")}
 
     def verify(self, ctx: TaskContext) -> Evidence:
         facts, serving, _ = look_again(ctx.host, skip=("gpu", "copies"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
-from tasks.inspecting.shared import look_again, shared_inspection
+from tasks.inspecting.shared import as_before, look_again, shared_inspection, shared_stamp
 
 VALID_FOR_S = 3600.0
 PARTS = ("subject", "kind", "sglang", "hardware", "other_engines", "setting", "budgets", "predictions", "not_seen")
@@ -19,19 +19,20 @@ class ServiceChanged(OrchestrateError):
 class InspectSglang(Action):
     """Facts of the serving SGLang. verify looks again, on its own, and finds the same process and package.
 
-    apply returns {subject, kind, sglang, hardware, other_engines, setting, budgets, predictions, not_seen}.
+    apply returns {subject, kind, sglang, hardware, other_engines, setting, budgets, predictions, not_seen, stamp}.
     """
 
     def probe(self, ctx: TaskContext) -> Probe:
-        return Probe(False, "a host is looked at afresh in every run")
+        return as_before(ctx.host, ctx.earlier)
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         ctx.progress("reading processes, package and hardware")
+        stamp = shared_stamp(ctx.host)
         document = shared_inspection(ctx.host).document
         for note in document["not_seen"]:
             ctx.log(f"not seen: {note}")
         self._seen = identity(document["sglang"])
-        return {name: document[name] for name in PARTS}
+        return {**{name: document[name] for name in PARTS}, "stamp": stamp}
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
         """Package, options, hooks, backends and GPUs; process ids, clocks and free memory may change."""

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
 from tasks.inspecting import engine_part
 from tasks.inspecting.probe import Ask, read_all, reader
-from tasks.inspecting.shared import look_again, shared_inspection
+from tasks.inspecting.shared import as_before, look_again, shared_inspection, shared_stamp
 
-VALID_FOR_S = 86400.0
+VALID_FOR_S = 3600.0
 
 
 class InspectVllm(Action):
     """apply returns {vllm: facts or null}; verify finds the package file, or no copy, in a second look."""
 
     def probe(self, ctx: TaskContext) -> Probe:
-        return Probe(False, "a host is looked at afresh in every run")
+        return as_before(ctx.host, ctx.earlier)
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        return {"vllm": shared_inspection(ctx.host).vllm}
+        return {"stamp": shared_stamp(ctx.host), "vllm": shared_inspection(ctx.host).vllm}
 
     def identity(self, output: Mapping[str, Json]) -> Mapping[str, Json]:
         vllm = output["vllm"] or {}

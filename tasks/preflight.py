@@ -14,7 +14,7 @@ from orchestrator.remote.router import worker_url
 from tasks import baseline_files
 from tasks.inspecting import hardware_part
 from tasks.inspecting.nvidia import Gpu, read_gpus
-from tasks.inspecting.shared import shared_look
+from tasks.inspecting.shared import quick_look
 from tasks.serving import SIDE_PURPOSES, side_name, side_port
 
 
@@ -32,7 +32,7 @@ class AcceleratorFree(Action):
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         require_service(ctx.host)
         require_side_ports(ctx.host)
-        facts, _, servers = shared_look(ctx.host)
+        facts, _, servers = quick_look(ctx.host)
         accelerators = read_gpus(facts["commands"])
         foreign = hardware_part.foreign(facts, servers)
         if foreign:

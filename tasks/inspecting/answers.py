@@ -160,6 +160,10 @@ class Answers(Form):
     answers: dict[str, Folder]
 
 
+class Stamps(Form):
+    stamps: dict[str, str]
+
+
 class Malformed(ValueError):
     """The answer has another form; the text says where."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.transport.base import SudoUnavailable, Transport
 from tasks.inspecting import engine_part, hardware_part, model_part
 from tasks.inspecting.advice import recommend
-from tasks.inspecting.probe import AsRoot, host_facts, read_all, reader
+from tasks.inspecting.probe import Ask, AsRoot, host_facts, read_all, reader
 from tasks.inspecting.risks import Risk, map_risks
 from tasks.inspecting.serving import Serving, choose
 
@@ -109,9 +109,7 @@ def inspect_seen(transport: Transport, scope: Scope, seen: Look) -> Inspection:
     facts, serving, servers = seen
     hardware = hardware_part.read(facts, servers)
     arch = hardware["gpu"]["arch"] or scope.arch
-    models = model_part.asks(scope, serving)
-    packages = {"sglang": engine_part.sglang_ask(facts, serving), "vllm": engine_part.vllm_ask(facts, servers)}
-    asks = {**models, **{name: ask for name, ask in packages.items() if ask}}
+    models, asks = model_part.asks(scope, serving), asks_of(scope, seen)
     files = read_all(reader(transport, facts), asks)
     target, draft, model = model_part.judge(models, files, serving)
     sglang = engine_part.sglang(files.get("sglang"), facts, serving, arch, bool(target and target.hybrid))
@@ -134,6 +132,13 @@ def inspect_seen(transport: Transport, scope: Scope, seen: Look) -> Inspection:
 
 # (raw facts, the service in question, all servers)
 Look = tuple[dict[str, Any], Serving | None, list[Serving]]
+
+
+def asks_of(scope: Scope, seen: Look) -> dict[str, Ask]:
+    """The files that a look leads to: of both models, and of the engines' packages."""
+    facts, serving, servers = seen
+    packages = {"sglang": engine_part.sglang_ask(facts, serving), "vllm": engine_part.vllm_ask(facts, servers)}
+    return {**model_part.asks(scope, serving), **{name: ask for name, ask in packages.items() if ask}}
 
 
 def look(transport: Transport, scope: Scope, skip: Sequence[str] = (), *, as_root: bool = False) -> Look:

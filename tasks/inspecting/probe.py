@@ -122,6 +122,13 @@ def read_all(transport: Runs, asks: Mapping[str, Ask], timeout_s: float = 30.0) 
         raise ProbeFailed(f"{transport.host}: the probe's answer is malformed ({error}); look at the host") from None
 
 
+def read_stamps(transport: Runs, asks: Mapping[str, Ask], timeout_s: float = 30.0) -> dict[str, str]:
+    """For each of the folders a hash that changes with what `read_all` would read there."""
+    options = {"asks": {name: asdict(ask) for name, ask in asks.items()}}
+    found: dict[str, str] = _call(transport, "stamps", options, answers.Stamps, timeout_s)["stamps"]
+    return found
+
+
 def _remote_files(answer: Mapping[str, Any]) -> RemoteFiles:
     packed = answers.unpacked(answer["packed"])
     return RemoteFiles(

@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
 
+from orchestrator.graph.model import Probe
 from orchestrator.hosts.session import HostSession
-from tasks.inspecting.inspection import Inspection, Look, Scope, inspect_seen, look
+from tasks.inspecting.inspection import Inspection, Look, Scope, asks_of, inspect_seen, look
+from tasks.inspecting.nvidia import read_gpus
+from tasks.inspecting.probe import read_stamps, reader
+
+
+def quick_look(host: HostSession) -> Look:
+    """Processes, GPUs and system without the walk over the disk, a few seconds old at most."""
+    return host.recent.get("quick look", lambda: look(host.transport, Scope.of(host.config), ("copies",)))
+
+
+def shared_stamp(host: HostSession) -> str:
+    """The same as long as an inspection would find the same: process, unit, package, models, GPUs, this program."""
+    return host.recent.get("stamp", lambda: _stamp(host))
+
+
+def as_before(host: HostSession, earlier: Mapping[str, Any] | None) -> Probe:
+    """Satisfied by an earlier inspection whose stamp is still the host's."""
+    if not earlier or not earlier.get("stamp"):
+        return Probe(False, "a host is looked at afresh in every run, unless it was moments ago and nothing changed")
+    if earlier["stamp"] != shared_stamp(host):
+        return Probe(False, "process, unit, package, models or GPUs are not as they were when this was looked at")
+    return Probe(True, "the same process runs with the same unit, package and model files")
+
+
+def _stamp(host: HostSession) -> str:
+    scope, seen = Scope.of(host.config), quick_look(host)
+    facts, serving, _ = seen
+    runs = asdict(serving) if serving else {}
+    runs.pop("resolved", None)  # the server's own word holds its momentary speed too
+    units = {name: facts["commands"].get(name, {}).get("out") for name in ("unit", "unit_cat")}
+    gpus = [(gpu.index, gpu.name, gpu.driver, gpu.memory_bytes) for gpu in read_gpus(facts["commands"]).gpus]
+    files = read_stamps(reader(host.transport, facts), asks_of(scope, seen))
+    parts = [asdict(scope), runs, units, gpus, files, metadata.version("orchestrate")]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 
 def shared_look(host: HostSession) -> Look:

@@ -328,6 +328,37 @@ def test_the_tasks_of_a_run(transport: LocalTransport, service: Any) -> None:
     assert ctx.outputs["recommend"]["markdown"].startswith("### Host and engine")
 
 
+def test_a_host_where_nothing_changed_is_not_inspected_again(
+    transport: LocalTransport, service: Any, scratch: Path, start: Start
+) -> None:
+    def again(action: Any, earlier: Any) -> bool:
+        ctx: Any = Context(transport, service.scope)
+        ctx.earlier = earlier
+        return bool(action.probe(ctx).satisfied)
+
+    ctx: Any = Context(transport, service.scope)
+    actions = (InspectSglang(), InspectVllm(), InspectModel())
+    earlier = [json.loads(json.dumps(action.apply(ctx))) for action in actions]
+    assert len({one["stamp"] for one in earlier}) == 1
+    assert [again(action, one) for action, one in zip(actions, earlier, strict=True)] == [True] * 3
+    assert not again(actions[0], None)
+    before = transport.commands
+    assert again(actions[0], earlier[0])
+    assert transport.commands - before == 2
+    config = scratch / "draft_27b" / "config.json"
+    config.write_text(config.read_text() + "\n")
+    assert not again(actions[2], earlier[2])
+    now = InspectModel().apply(Context(transport, service.scope))  # type: ignore[arg-type]
+    source = next(scratch.glob("service/lib/*/site-packages/sglang/srt/speculative/spec_info.py"))
+    source.write_text(source.read_text() + "\n")
+    assert not again(actions[2], now)
+    now = InspectModel().apply(Context(transport, service.scope))  # type: ignore[arg-type]
+    service.process.terminate()
+    service.process.wait(10)
+    start(service.argv, service.port)
+    assert not again(actions[2], now)
+
+
 def test_a_service_that_restarts_meanwhile_is_noticed(transport: LocalTransport, service: Any, start: Start) -> None:
     ctx: Any = Context(transport, service.scope)
     action = InspectSglang()

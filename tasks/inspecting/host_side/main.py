@@ -5,12 +5,14 @@ probe  {ports[], unit, paths[], roots[], extra_roots[], seconds, skip[], stop_if
        seconds; stop_if_hidden ends after the processes when this login sees too little of a server
 files  {asks: {name: {root, files[], globs[], listing, model, repository, hubs[]}}}  for each name texts of files (zlib,
        base64), listing, tensors
+stamps {asks} as above  for each name a hash of names, sizes and times of change of what `files` would read
 """
 
 from __future__ import annotations
 
 import base64
 import fnmatch
+import hashlib
 import json
 import os
 import re
@@ -94,13 +96,39 @@ def files(options: Facts) -> Facts:
     return {"answers": {name: folder(ask) for name, ask in options["asks"].items()}}
 
 
-def folder(options: Facts) -> Facts:
-    """What one ask wants of its root; not there is an answer."""
+def stamps(options: Facts) -> Facts:
+    return {"stamps": {name: stamp(ask) for name, ask in options["asks"].items()}}
+
+
+def stamp(options: Facts) -> str:
+    """Another one as soon as a file that one ask wants was written, has come or has gone."""
+    root, names = wanted(options)
+    if options.get("listing") and os.path.isdir(root):
+        names += sorted(os.listdir(root))
+    return hashlib.sha256("\n".join([root, *(f"{name} {written(os.path.join(root, name))}" for name in names)]).encode(
+        "utf-8", "surrogateescape")).hexdigest()  # fmt: skip
+
+
+def written(path: str) -> str:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return "-"
+    return f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ino}"
+
+
+def wanted(options: Facts) -> tuple[str, list[str]]:
+    """The root of one ask, and the files below it that it names."""
     root = options["root"]
     if not os.path.isdir(root) and options.get("hubs"):
         root = snapshot(options.get("repository", ""), options["hubs"]) or root
     names = [*options.get("files", []), *(name for glob in options.get("globs", []) for name in matches(root, glob))]
-    names = list(dict.fromkeys(names))
+    return root, list(dict.fromkeys(names))
+
+
+def folder(options: Facts) -> Facts:
+    """What one ask wants of its root; not there is an answer."""
+    root, names = wanted(options)
     limit = int(options.get("max_bytes", 2 << 20))
     found = {name: read(os.path.join(root, name), limit) for name in names}
     texts = {name: text for name, text in found.items() if text is not None}
@@ -129,7 +157,7 @@ def sizes(root: str) -> list[list[Any]]:
 
 def main() -> None:
     mode, options = sys.argv[1], json.loads(sys.argv[2])
-    print(json.dumps(probe(options) if mode == "probe" else files(options)))
+    print(json.dumps({"probe": probe, "files": files, "stamps": stamps}[mode](options)))
 
 
 if __name__ == "__main__":
