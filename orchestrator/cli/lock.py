@@ -55,6 +55,7 @@ def status(cli: Cli, host: str | None) -> int:
 def steal(cli: Cli, host: str | None, reason: str, yes: bool) -> int:
     name = cli.host(host).name
     with workplace(cli) as place, _on_host(cli, name) as releases:
+        reason = place.masker.mask(reason)
         lease = place.store.leases.get(name)
         there = lock_status(releases) if releases else None
         body = _body(lease) if lease or not there else _body_of_host(there)

@@ -176,7 +176,7 @@ def _check_new_id(place: operations.Workplace, run_id: str | None, resume: str |
 @command_options
 def cancel(cli: Cli, run_id: str, reason: str) -> int:
     with workplace(cli) as place:
-        run = place.store.runs.request_cancel(run_id, reason)
+        run = place.store.runs.request_cancel(run_id, place.masker.mask(reason))
     cli.out.line(
         f"{run.id} will stop after the current effect; `orchestrate run {run.graph} --resume {run.id}` goes on."
     )

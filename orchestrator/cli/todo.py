@@ -16,6 +16,7 @@ from orchestrator.documents import write_whole
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.graph.model import TodoItem
 from orchestrator.graph.todolist import TodoList
+from orchestrator.hosts.secrets import Masker
 from orchestrator.store.process import who
 from orchestrator.store.store import open_store, open_to_read
 
@@ -74,7 +75,7 @@ def ready(cli: Cli, run_id: str | None) -> int:
 @command_options
 def add(cli: Cli, content: str, priority: str, depends_on: tuple[str, ...]) -> int:
     with todo_list(cli) as todos:
-        return _show(cli, [todos.add(content, priority, who(), depends_on)])
+        return _show(cli, [todos.add(Masker().mask(content), priority, who(), depends_on)])
 
 
 @todo.command("set", help="Set the status of a to-do; a task of a run is completed by its evidence only.")
@@ -157,7 +158,7 @@ def note() -> None:
 @command_options
 def add_note(cli: Cli, text: str, kind: str, task_key: str | None, author: str | None) -> int:
     with open_store(cli.store_url) as store:
-        kept = store.notes.add(kind, text, author or who(), task_key)
+        kept = store.notes.add(kind, Masker().mask(text), author or who(), task_key)
     cli.out.line(f"noted ({kept.kind}): {kept.text}")
     cli.out.document(ExitCode.DONE, {"id": kept.id, "kind": kept.kind, "author": kept.author})
     return ExitCode.DONE

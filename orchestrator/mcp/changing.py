@@ -66,5 +66,5 @@ def _started(desk: Desk, agreed: Agreed, resume: str | None) -> dict[str, Any]:
 
 
 def cancel(desk: Desk, given: CancelArguments) -> dict[str, Any]:
-    found = desk.store.runs.request_cancel(given.run_id, given.reason)
+    found = desk.store.runs.request_cancel(given.run_id, desk.masker.mask(given.reason))
     return {"run_id": found.id, "state": found.state, "next": "it stops after its current effect; status shows when"}

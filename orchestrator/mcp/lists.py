@@ -14,6 +14,8 @@ from orchestrator.store.process import who
 
 
 def todo(desk: Desk, given: TodoArguments) -> dict[str, Any]:
+    if given.content is not None:
+        given = given.model_copy(update={"content": desk.masker.mask(given.content)})
     return {"todos": [item_json(item) for item in _todos(TodoList(desk.store, given.run_id), given)]}
 
 
@@ -43,5 +45,5 @@ def _needed(given: TodoArguments, field: str) -> str:
 
 
 def note(desk: Desk, given: NoteArguments) -> dict[str, Any]:
-    kept = desk.store.notes.add(given.kind, given.text, given.author or who(), given.task)
+    kept = desk.store.notes.add(given.kind, desk.masker.mask(given.text), given.author or who(), given.task)
     return {"id": kept.id, "kind": kept.kind, "author": kept.author, "task": kept.task_key}

@@ -94,6 +94,14 @@ def test_control_characters_and_markup_reach_no_terminal(capsys: pytest.CaptureF
     assert not {"\x1b", "\x07", "\u202e"} & set(out)
 
 
+def test_a_pasted_token_is_kept_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = "hf_" + "a1b2" * 8
+    assert call(capsys, "note", "add", "--kind", "risk", f"the token {token} is in the log")[0] == 0
+    assert call(capsys, "todo", "add", f"revoke {token}")[0] == 0
+    assert "revoke [secret]" in contents(capsys)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file() and token.encode() in path.read_bytes()] == []
+
+
 def test_a_bound_task_is_not_declared_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_store(f"sqlite:///{tmp_path}/state.db") as store:
         run = runner(store, graph(task("a", Do()))).run()
