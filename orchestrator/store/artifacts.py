@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -62,7 +63,8 @@ class Artifacts:
     def _write(self, sha256: str, content: bytes) -> None:
         """Write and rename: a file under its hash is always whole."""
         target = self.path(sha256)
-        if target.exists():
+        with contextlib.suppress(OSError):
+            os.utime(target)  # it is there; retention removes only what nobody added or named for an hour
             return
         part = target.with_name(f".{sha256[:12]}.{secrets.token_hex(4)}")
         try:

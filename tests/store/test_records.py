@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from dataclasses import replace
@@ -148,7 +149,9 @@ def test_facts_and_notes_and_files(store: Store) -> None:
     with pytest.raises(UsageError, match="no run has a task c; "):
         store.notes.add("risk", "x", "ada", "c")
     first = store.artifacts.add("r1", "a", "rows.json", b"{}")
+    os.utime(first.path, (0, 0))
     again = store.artifacts.add("r1", "b", "rows.json", b"{}")
+    assert again.path.stat().st_mtime > 0, "retention must not take it for one that nobody uses any more"
     assert first.path == again.path
     assert first.path.read_bytes() == b"{}"
     assert [item.task_key for item in store.artifacts.list("r1")] == ["a", "b"]
