@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
+import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +18,8 @@ from orchestrator.store.failures import is_busy, store_failure
 
 BUSY_TIMEOUT_S = 30.0
 FOREIGN = "SELECT count(*) > 0 AND sum(name = 'alembic_version') = 0 FROM sqlite_master WHERE type = 'table'"
+_IN_USE: Counter[str] = Counter()  # databases that are open in this process, by path
+_TURN = threading.Lock()
 GIVE_UP_S = 180.0  # no transaction of ours lasts longer than a second; only a stopped process holds on this long
 
 
@@ -28,6 +34,26 @@ class SqliteDatabase(Database):
         super().__init__(str(path))
         self.path = path
         self.read_only = read_only
+        self._name = os.path.realpath(path)
+        with _TURN:
+            _IN_USE[self._name] += 1
+
+    def close(self) -> None:
+        with _TURN:
+            if not self._closed:
+                _IN_USE[self._name] -= 1
+            super().close()
+
+    @staticmethod
+    def look_at_file(path: Path, look: Callable[[Path], None]) -> None:
+        """Lets `look` read the file, unless this process has it open as a database, whose locks that would end.
+
+        POSIX ends every lock of a process on a file as soon as it closes any descriptor of it: another process would
+        then take away the log that is still being read and written here.
+        """
+        with _TURN:
+            if not _IN_USE[os.path.realpath(path)]:
+                look(path)
 
     def damage(self) -> str:
         with self.read() as tx:

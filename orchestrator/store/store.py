@@ -95,9 +95,9 @@ def _open_sqlite(path: Path, read_only: bool, clock: Clock) -> Store:
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}: the store needs 3.35 or newer")
     if read_only and not path.exists():
         raise StoreNotReadyError(f"there is no store {path}: `orchestrate init` makes one")
+    SqliteDatabase.look_at_file(path, lambda path: _check_file(path, read_only))
     database = SqliteDatabase(path, read_only)
     try:
-        check_is_store(path)
         _check_and_migrate(database, path, read_only)
     except StoreCorruptError as error:
         database.close()
@@ -106,6 +106,13 @@ def _open_sqlite(path: Path, read_only: bool, clock: Clock) -> Store:
         database.close()
         raise
     return Store(database, path.with_name(path.name + ".files"), clock)
+
+
+def _check_file(path: Path, read_only: bool) -> None:
+    try:
+        check_is_store(path)
+    except StoreCorruptError as error:
+        raise (error.left_alone() if read_only else _keep_aside(path, error)) from error
 
 
 def _check_and_migrate(database: SqliteDatabase, path: Path, read_only: bool) -> None:
@@ -117,6 +124,8 @@ def _check_and_migrate(database: SqliteDatabase, path: Path, read_only: bool) ->
             raise StoreCorruptError(f"the store {path} is corrupt ({damage})")
     if found == schema.HEAD:
         return
+    if read_only and found is None:
+        raise StoreNotReadyError(f"the store {path} is empty so far: the first command that writes fills it")
     if read_only:
         raise StoreNotReadyError(
             f"the store {path} has an old schema ({found}): any command that writes brings it forward"

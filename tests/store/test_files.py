@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,3 +205,22 @@ def _open_the_way(folder: Path) -> None:
     for parent in (folder, *folder.parents):
         if parent.stat().st_uid == 0 and str(parent).startswith("/tmp/"):
             parent.chmod(parent.stat().st_mode | 0o055)
+
+
+def test_a_store_that_is_opened_twice_here_still_sees_what_others_write(path: Path) -> None:
+    """Whoever reads the file beside the database ends its locks, and the next process takes its log away."""
+    url = f"sqlite:///{path}"
+    writes = (
+        "from orchestrator.store.store import open_store\n"
+        f"with open_store({url!r}) as store: store.events.append('r1', None, 'log', {{'line': 'from elsewhere'}})"
+    )
+    with open_store(url) as store:
+        before = store.events.count()
+        open_store(url, read_only=True).close()
+        open_store(url).close()
+        for number in (1, 2):
+            subprocess.run([sys.executable, "-c", writes], check=True)
+            assert store.events.count() == before + number
+        store.events.append("r1", None, "log", {"line": "from here"})
+    with open_store(url) as store:
+        assert store.events.count() == before + 3
