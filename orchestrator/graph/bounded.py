@@ -32,4 +32,4 @@ def call_bounded(context: Context, call: Callable[[Context], Any], grace_s: floa
         return ended[0]
     context.abandon()
     context.drop_host()
-    raise TimedOut(f"it took longer than {context.timeout_s:g} s and did not stop when told to")
+    raise TimedOut(f"task {context.key} took longer than {context.timeout_s:g} s and did not stop when told to")

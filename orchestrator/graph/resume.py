@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from orchestrator.errors import PlanStaleError
 from orchestrator.graph.attempt import as_our_error
+from orchestrator.graph.bounded import call_bounded
 from orchestrator.graph.context import Context
 from orchestrator.graph.model import Action, Cancelled, State
 from orchestrator.graph.plan import named
@@ -39,7 +40,7 @@ def mark_unconfirmed(session: RunSession) -> None:
                 event("task.unknown", task.key, reason=reason, step=task.step)
 
 
-def reopen(session: RunSession) -> None:
+def reopen(session: RunSession, grace_s: float) -> None:
     """Tasks that failed, were undone, or whose proof no longer holds become pending again, and what follows them.
 
     The outcome of the run is then that of the tasks that are still completed.
@@ -47,7 +48,8 @@ def reopen(session: RunSession) -> None:
     tasks = {task.key: task for task in session.store.tasks.list(session.run_id)}
     session.load_outputs(tasks.values())
     proofs = {proof.id: proof for proof in session.store.evidence.of_run(session.run_id)}
-    reasons = {key: reason for key, task in tasks.items() if (reason := _why_again(session, task, tasks, proofs))}
+    again = ((key, _why_again(session, task, tasks, proofs, grace_s)) for key, task in tasks.items())
+    reasons = {key: reason for key, reason in again if reason}
     for key in session.plan.following(reasons):
         if tasks[key].state is State.COMPLETED:
             reasons[key] = "a task that it depends on runs again"
@@ -63,7 +65,11 @@ def reopen(session: RunSession) -> None:
 
 
 def _why_again(
-    session: RunSession, task: TaskRecord, tasks: Mapping[str, TaskRecord], proofs: Mapping[int, EvidenceRecord]
+    session: RunSession,
+    task: TaskRecord,
+    tasks: Mapping[str, TaskRecord],
+    proofs: Mapping[int, EvidenceRecord],
+    grace_s: float,
 ) -> str:
     """The reason for which a task has to run again, '' if it has not."""
     if task.state in _AGAIN:
@@ -77,14 +83,14 @@ def _why_again(
         return "its evidence expired"
     if proof.contradicted_reason:
         return f"its evidence was contradicted: {proof.contradicted_reason}"
-    drift = _drift(session, task, tasks)
+    drift = _drift(session, task, tasks, grace_s)
     if drift:
         session.store.evidence.contradict(proof.id, drift)
         return f"the host drifted: {drift}"
     return ""
 
 
-def _drift(session: RunSession, task: TaskRecord, tasks: Mapping[str, TaskRecord]) -> str:
+def _drift(session: RunSession, task: TaskRecord, tasks: Mapping[str, TaskRecord], grace_s: float) -> str:
     """Looks again at a change on which a task that is not done yet builds directly; '' if it still stands."""
     spec = session.plan.specs[task.key]
     if not spec.changes_host or type(spec.action).probe is Action.probe:
@@ -92,7 +98,7 @@ def _drift(session: RunSession, task: TaskRecord, tasks: Mapping[str, TaskRecord
     if all(tasks[key].state in (State.COMPLETED, State.SKIPPED) for key in session.plan.dependants[task.key]):
         return ""
     try:
-        probe = spec.action.probe(Context(session, spec))
+        probe = call_bounded(Context(session, spec), spec.action.probe, grace_s)
     except (Exception, Cancelled) as error:
         if isinstance(error, Cancelled) and session.stop.is_set():
             raise

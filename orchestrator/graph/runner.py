@@ -169,7 +169,7 @@ class Runner:
                 session.load_outputs(self.store.tasks.list(session.run_id))
                 return self._back(session, previous.reason or "an earlier attempt to roll back did not come to an end")
             if previous.state is not RunState.PENDING:
-                resuming.reopen(session)
+                resuming.reopen(session, self._limits.grace_s)
             scheduler = Scheduler(session, self._limits, skipped, forced)
             scheduler.run()
         except OrchestrateError as error:

@@ -102,6 +102,37 @@ def test_a_reason_for_which_a_change_is_made_again_is_masked(store: Store) -> No
     assert all(SECRET not in str(proof) for proof in store.evidence.of_run(first.run_id))
 
 
+@pytest.mark.parametrize("what", ["asked to stop", "hangs"])
+def test_looking_again_at_a_change_ends_when_the_run_has_to(
+    store: Store, what: str, hangs: Callable[[TaskContext], Any]
+) -> None:
+    looks = iter([True, False])
+
+    def probe(ctx: TaskContext) -> Probe:
+        if next(looks):
+            return Probe(False, "not there")
+        if what == "hangs":
+            return hangs(ctx)
+        ctx._session.stop.request("cancelled", "by the test")  # type: ignore[attr-defined]
+        ctx.check_cancelled()
+        raise AssertionError
+
+    def stop(ctx: TaskContext) -> Any:
+        ctx._session.stop.request("interrupted", "by the test")  # type: ignore[attr-defined]
+        ctx.check_cancelled()
+
+    change = task("a", Do(probe=probe), changes_host=True, timeout_s=0.2)
+    spec = graph(change, task("b", Do(stop), "a"), rollback_check=Do())
+    first = runner(store, spec).run()
+    second = runner(store, spec, limits=FAST).run(first.run_id, resume=True)
+    assert (second.state, second.exit_code) == {
+        "asked to stop": (RunState.CANCELLED, 130), "hangs": (RunState.ROLLED_BACK, 4)
+    }[what]  # fmt: skip
+    assert second.reason.startswith(
+        {"asked to stop": "by the test", "hangs": "task a took longer than 0.2 s and did not"}[what]
+    )
+
+
 @pytest.mark.parametrize(
     ("action", "sentence"),
     [
