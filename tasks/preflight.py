@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from orchestrator.errors import OrchestrateError
@@ -31,8 +31,8 @@ class AcceleratorFree(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         require_service(ctx.host)
-        require_side_ports(ctx.host)
         facts, _, servers = quick_look(ctx.host)
+        require_side_ports(ctx.host, facts["processes"]["listening"])
         accelerators = read_gpus(facts["commands"])
         foreign = hardware_part.foreign(facts, servers)
         if foreign:
@@ -86,11 +86,12 @@ def _require_running(session: HostSession) -> None:
         )
 
 
-def require_side_ports(session: HostSession) -> None:
+def require_side_ports(session: HostSession, listening: Collection[int]) -> None:
     """Every port that a side engine will use is free, or used by a side engine of an earlier attempt."""
     for purpose in SIDE_PURPOSES:
-        if not session.services.status(side_name(session, purpose)).running:
-            readiness.require_free_port(session, side_port(session.config, purpose), "service.canary_port")
+        port = side_port(session.config, purpose)
+        if port in listening and not session.services.status(side_name(session, purpose)).running:
+            readiness.require_free_port(session, port, "service.canary_port")
 
 
 def _shown(gpu: Gpu) -> dict[str, Json]:

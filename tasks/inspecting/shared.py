@@ -49,7 +49,7 @@ def _stamp(host: HostSession) -> str:
 
 def shared_look(host: HostSession) -> Look:
     """Everything about processes, copies, GPUs and system, a few seconds old at most."""
-    return host.recent.get("look", lambda: look(host.transport, Scope.of(host.config)))
+    return host.recent.get("look", lambda: look_again(host))
 
 
 def shared_inspection(host: HostSession) -> Inspection:
@@ -59,6 +59,6 @@ def shared_inspection(host: HostSession) -> Inspection:
 
 
 def look_again(host: HostSession, skip: Sequence[str] = ()) -> Look:
-    """A look made now, by root at once where the shared one needed root; `skip` as in host_side/main.py."""
-    known: Look | None = host.recent.known("look")
+    """A look made now, by root at once where an earlier one needed root; `skip` as in host_side/main.py."""
+    known: Look | None = host.recent.known("look") or host.recent.known("quick look")
     return look(host.transport, Scope.of(host.config), skip, as_root=bool(known and known[0].get("as_root")))
