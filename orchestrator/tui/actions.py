@@ -13,6 +13,7 @@ from orchestrator.tui.words import STATE_WORDS, clock_time
 
 Answers = Mapping[str, str]
 LISTED = 6
+MAIN_GRAPH = "deploy-ddtree"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def new_run(scene: Scene) -> Offer:
     if not scene.graphs or not scene.hosts:
         return Refusal("there is no graph or no host to run: check hosts.yaml with `orchestrate doctor`")
     run = scene.reading.run
-    graph = run.graph if run and run.graph in scene.graphs else scene.graphs[0]
+    usual = MAIN_GRAPH if MAIN_GRAPH in scene.graphs else scene.graphs[0]
+    graph = run.graph if run and run.graph in scene.graphs else usual
     host = run.host if run and run.host in scene.hosts else scene.hosts[0]
     effects = (
         "A new run begins in a process of its own; closing this screen does not stop it.",

@@ -20,7 +20,7 @@ from orchestrator.tui import feed as feeding
 from orchestrator.tui import reasons
 from orchestrator.tui.actions import ACTIONS
 from orchestrator.tui.benchreading import BenchReading
-from orchestrator.tui.dialogs import HelpScreen
+from orchestrator.tui.dialogs import LOW_ROWS, HelpScreen
 from orchestrator.tui.eta import Durations, seconds_left
 from orchestrator.tui.feed import Feed
 from orchestrator.tui.look import NO_COLOUR, OFFERED, OWN_THEMES, Look
@@ -70,7 +70,7 @@ class OrchestrateApp(App[int]):
     CSS_PATH = "app.tcss"
     TITLE = "orchestrate"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW_ROWS, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"view('{name}')", title, show=False) for name, key, title in VIEWS),
         *(Binding(key, f"act('{name}')", title, show=False) for name, (key, title, _) in ACTIONS.items()),
@@ -93,6 +93,7 @@ class OrchestrateApp(App[int]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
+        self.animation_level = "none"  # what moves by and by costs frames, and a slow line shows each of them
         for theme in OWN_THEMES:
             self.register_theme(theme)
         self.prefs = prefs
@@ -196,6 +197,8 @@ class OrchestrateApp(App[int]):
         else:
             self._trouble = content.sentence
             self._show_banner()
+            if self.reading.run is None:
+                self._show_head(now)
 
     def _show_head(self, now: float, every: float = 0.0) -> None:
         """The estimate walks through the whole graph, so a mere second is no reason to make a new one."""
@@ -318,6 +321,7 @@ class OrchestrateApp(App[int]):
     def action_view(self, name: str) -> None:
         if name not in self.views:
             name = "run"
+        self.active_view.give_room_back()
         self.tabs.activate(name)
         self.switcher.current = name
         self.feed.want_lists(name in LISTING)

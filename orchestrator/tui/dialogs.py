@@ -16,8 +16,10 @@ from textual.widgets.input import Selection
 
 from orchestrator.tui.actions import Answers, Field, Proposal, still_missing
 from orchestrator.tui.look import Look
+from orchestrator.tui.widgets.scrolling import Scrolled
 from orchestrator.tui.words import Tone, one_line
 
+LOW_ROWS = 32  # with fewer the screen is low: no room for blank rows
 HELP_FRAME = 4  # rows of the help that are not text: border, title, foot
 
 
@@ -28,11 +30,13 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
 
     def __init__(self, title: str, fields: Sequence[Field], verb: str) -> None:
         super().__init__()
+        self.app.clear_notifications()  # remarks would lie over the question and its buttons
         self.title_text = title
         self.fields = fields
         self.verb = verb
 
     def compose(self) -> ComposeResult:
+        self.set_class(self.app.size.height < LOW_ROWS, "-low")  # from the first frame on
         with Vertical(id="dialog"):
             yield Label(self.title_text, id="dialog-title", markup=False)
             with VerticalScroll(id="dialog-body", can_focus=False):
@@ -55,7 +59,7 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
 
     def on_mount(self) -> None:
         first = next((field for field in self.fields if not field.choices), None)
-        self.query_one(f"#field-{first.name}" if first else "#leave").focus()
+        self.set_focus(self.query_one(f"#field-{first.name}" if first else "#leave"))  # at once: a key may wait
         self.look_again()
 
     @property
@@ -128,11 +132,7 @@ def _widgets(field: Field) -> ComposeResult:
 class HelpScreen(ModalScreen[None]):
     """The keys that work where the keyboard is, then those of the view and of the program."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark", "dismiss", "Close"),
-        Binding("j,down", "move(1)", show=False),
-        Binding("k,up", "move(-1)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss", "Close")]
 
     def __init__(self, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]], look: Look) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="help"):
             yield Label("Keys", id="dialog-title")
-            with VerticalScroll(id="dialog-body"):
+            with Scrolled(id="dialog-body"):
                 yield Static(self._text())
             yield Label("Esc closes", id="missing")
 
@@ -161,6 +161,3 @@ class HelpScreen(ModalScreen[None]):
             text.append("\n")
         text.rstrip()
         return text
-
-    def action_move(self, by: int) -> None:
-        self.query_one("#dialog-body", VerticalScroll).scroll_relative(y=by, animate=False)

@@ -20,6 +20,8 @@ from orchestrator.tui.words import one_line
 if TYPE_CHECKING:
     from orchestrator.tui.app import OrchestrateApp
 
+ERROR_S = 60.0  # the sentence of a command that failed stays so long, or until a question covers it
+
 
 class CommandEnded(Message):
     """A command that the TUI started came to its end."""
@@ -83,9 +85,12 @@ class Operator:
             return
         good = succeeded(ended)
         text = f"{self.program.shown(ended.arguments[:2])}: {how_it_ended(ended)}"
-        self.app.say(text, "information" if good else "error", timeout=6 if good else 20)
+        self.app.say(text, "information" if good else "error", timeout=6 if good else ERROR_S)
 
     def _planned(self, ended: DetachedCommand) -> None:
+        run = self.app.reading.run
+        if run is None or (run.graph, run.host) != (ended.arguments[1], ended.arguments[3]):
+            return  # another run is shown by now
         tasks = ended.document().get("tasks")
         if not isinstance(tasks, list):
             self.app.run_view.show_plan(None, how_it_ended(ended), self.app.clock())
@@ -101,7 +106,10 @@ class Operator:
         try:
             pid = self.program.start(command, self._tell)
         except OSError as error:
-            self.app.say(f"{self.program.shown(command)} could not be started: {error}", "error")
+            problem = f"{self.program.shown(command)} could not be started: {error}"
+            if command[0] == "plan":
+                self.app.run_view.show_plan(None, problem, self.app.clock())
+            self.app.say(problem, "error")
             return
         if not quiet:
             self.app.say(f"started as process {pid}: {self.program.shown(command)}")

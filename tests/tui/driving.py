@@ -26,9 +26,7 @@ PATIENCE_S = float(
 def make_app(
     stage: Stage, *, theme: str = "textual-dark", run_id: str | None = RUN_ID, view: str = ""
 ) -> OrchestrateApp:
-    app = OrchestrateApp(stage.url, run_id, stage.hosts_file, Prefs(theme=theme), view=view, clock=stage.clock)
-    app.animation_level = "none"
-    return app
+    return OrchestrateApp(stage.url, run_id, stage.hosts_file, Prefs(theme=theme), view=view, clock=stage.clock)
 
 
 async def settled_messages(*_: float) -> None:

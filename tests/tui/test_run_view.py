@@ -257,6 +257,12 @@ async def test_zoom_gives_the_screen_to_one_part_and_back(demo: Stage) -> None:
         assert "reach-host" not in screen_text(app)
         await pilot.press("z")
         await until(pilot, lambda: app.screen.maximized is None and "reach-host" in screen_text(app))
+        await pilot.press("z", "slash", *"pair 7")  # what a key opens would be hidden behind the zoomed part
+        await until(pilot, lambda: app.run_view.field.value == "pair 7" and "reach-host" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "“pair 7” 1 of 1" in app.run_view.log_view.status)
+        await pilot.press("z", "2")
+        await until(pilot, lambda: "Dead-man timer" in screen_text(app))
 
 
 async def test_copy_and_save_the_log(demo: Stage) -> None:

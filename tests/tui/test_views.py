@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textual import events
+
 from orchestrator.graph.todolist import TodoList
 from orchestrator.store.store import open_store
 from orchestrator.tui.dialogs import FormScreen
@@ -60,6 +62,19 @@ async def test_roadmap_view_renders_the_document_of_the_store(demo: Stage) -> No
         await until(pilot, lambda: "SGLang DDTree roadmap: pro6000" in screen_text(app))
         await pilot.press("G")
         await until(pilot, lambda: "SGLang DDTree roadmap: pro6000" not in screen_text(app))
+
+
+async def test_keys_that_come_quickly_all_count(demo: Stage) -> None:
+    """As over a slow line: none is lost because the one before has not been painted yet."""
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        page = app.query_one("#host-page")
+        await pilot.press("2")
+        await until(pilot, lambda: "Dead-man timer" in screen_text(app))
+        for key in "jjjjj":
+            app._driver.send_message(events.Key(key, key))
+        await until(pilot, lambda: page.scroll_offset.y == 5)
+        app._driver.send_message(events.Key("G", "G"))
+        await until(pilot, lambda: page.scroll_offset.y == page.max_scroll_y)
 
 
 async def test_history_shows_compares_and_opens_runs(demo: Stage) -> None:

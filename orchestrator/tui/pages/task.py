@@ -66,11 +66,15 @@ def evidence_page(task: TaskRecord, evidence: EvidenceRecord | None, now: float)
     return page.blocks
 
 
-def changes_page(task: TaskRecord, changes: Sequence[Mapping[str, Any]] | None, problem: str = "") -> list[Block]:
+def changes_page(
+    task: TaskRecord, changes: Sequence[Mapping[str, Any]] | None, problem: str = "", *, asking: bool = False
+) -> list[Block]:
     """What the plan says this task would change on the host, with diffs. None: the plan was not asked for yet."""
     page = Page()
     page.heading("What the plan would change")
-    if problem:
+    if asking:
+        page.say("The host is being asked …")
+    elif problem:
         page.say(Span(problem, Tone.BAD))
     elif changes is None:
         page.say("Press p to ask the host now; that only looks and changes nothing.")

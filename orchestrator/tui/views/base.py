@@ -28,5 +28,10 @@ class View(Vertical):
         """Another theme."""
         self.look = look
 
+    def give_room_back(self) -> None:
+        """Ends the zoom of a part: what a key opens now would be hidden behind it."""
+        if self.screen.maximized is not None:
+            self.screen.minimize()
+
     def focus_first(self) -> None:
         """Gives the keyboard to the view's main part."""

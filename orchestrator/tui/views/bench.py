@@ -58,7 +58,7 @@ class BenchView(View):
         self._draw(anew=True)
 
     def focus_first(self) -> None:
-        self.page.focus()
+        self.screen.set_focus(self.page)
 
 
 def _new_plots() -> list[Widget]:

@@ -108,4 +108,4 @@ class HistoryView(View):
         self.page.show(self.page.blocks, anew=True)
 
     def focus_first(self) -> None:
-        self.table.focus()
+        self.screen.set_focus(self.table)

@@ -37,4 +37,4 @@ class HostView(View):
         self.page.show(self.page.blocks, anew=True)
 
     def focus_first(self) -> None:
-        self.page.focus()
+        self.screen.set_focus(self.page)

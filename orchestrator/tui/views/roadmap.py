@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Markdown
 
 from orchestrator.tui.feed import Roadmap, Update
 from orchestrator.tui.look import Look
 from orchestrator.tui.views.base import View
+from orchestrator.tui.widgets.scrolling import Scrolled
 
 
-class Reader(VerticalScroll, can_focus=True):
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll_up", "Up", show=False),
-        Binding("down,j", "scroll_down", "Down", show=False),
-        Binding("ctrl+b,ctrl+u", "page_up", "Page up", show=False),
-        Binding("ctrl+f,ctrl+d", "page_down", "Page down", show=False),
-        Binding("g", "scroll_home", "Top", show=False),
-        Binding("G", "scroll_end", "Bottom", show=False),
-    ]
+class Reader(Scrolled):
+    """The document, to be scrolled."""
 
 
 class RoadmapView(View):
@@ -34,7 +24,7 @@ class RoadmapView(View):
 
     def __init__(self, look: Look, *, id: str) -> None:
         super().__init__(look, id=id)
-        self.document = Markdown(open_links=False)
+        self.document = Markdown("Reading the store …", open_links=False)
         self.reader = Reader(self.document, id="roadmap-reader")
         self._stale = True
         self._text = ""
@@ -57,6 +47,6 @@ class RoadmapView(View):
             self.document.update(text)
 
     def focus_first(self) -> None:
-        self.reader.focus()
+        self.screen.set_focus(self.reader)
         self._stale = True
         self.tick(0.0)

@@ -87,6 +87,7 @@ class RunView(View):
         self.detail: TaskDetail | None = None
         self.plan: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
         self.plan_problem = ""
+        self._asking = False
         self._searched: TaskTree | LogView = self.task_tree
         self._selected: str | None = None
         self._log_run: str | None = None
@@ -122,7 +123,7 @@ class RunView(View):
         reopen = moved or (bool(self.task_tree.pattern) and bool(update.delta.tasks))
         self.task_tree.show(update.reading, now, rebuilt=reopen)
         if update.fresh:
-            self.plan, self.plan_problem, self.detail = None, "", None
+            self.plan, self.plan_problem, self.detail, self._asking = None, "", None, False
             self._log_run, self._log_shown = run_id, None
             if run_id is not None:
                 self.task_tree.action_jump_to_running()
@@ -149,7 +150,7 @@ class RunView(View):
             self._show_pages(now)
 
     def show_plan(self, plan: Mapping[str, Sequence[Mapping[str, Any]]] | None, problem: str, now: float) -> None:
-        self.plan, self.plan_problem = plan, problem
+        self.plan, self.plan_problem, self._asking = plan, problem, False
         self._show_pages(now)
 
     def tick(self, now: float) -> None:
@@ -189,12 +190,14 @@ class RunView(View):
             self.evidence.show(evidence_page(task, evidence, now) if task else _choose())
         elif self.parts.active == "changes":
             changes = None if self.plan is None or task is None else self.plan.get(task.key, ())
-            self.changes.show(changes_page(task, changes, self.plan_problem) if task else _choose())
+            self.changes.show(
+                changes_page(task, changes, self.plan_problem, asking=self._asking) if task else _choose()
+            )
 
     # Keys
 
     def focus_first(self) -> None:
-        self.task_tree.focus()
+        self.screen.set_focus(self.task_tree)
 
     def dress(self, look: Look) -> None:
         super().dress(look)
@@ -206,14 +209,16 @@ class RunView(View):
         self.refresh(recompose=False)
 
     def action_part(self, name: str) -> None:
+        self.give_room_back()
         again = self.parts.active == name
         self.parts.activate(name)
         self.switcher.current = name
+        if name == "changes" and (self.plan is None or again) and not self._asking and self._selected is not None:
+            self._asking = True
+            self.post_message(self.WantPlan())
         self._ask_detail()
         self._show_pages(self.task_tree.now)
         self._say_status()
-        if name == "changes" and (self.plan is None or again):
-            self.post_message(self.WantPlan())
 
     @on(TabLine.Chosen, "#parts")
     def _part_chosen(self, event: TabLine.Chosen) -> None:
@@ -234,6 +239,7 @@ class RunView(View):
 
     def action_search(self) -> None:
         """In the log while it has the keyboard, in the tree else."""
+        self.give_room_back()
         self._searched = self.log_view if self.log_view.has_focus else self.task_tree
         self.field.display = True
         self.field.value = self._searched.pattern

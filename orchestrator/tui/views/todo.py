@@ -129,4 +129,4 @@ class TodoView(View):
         self.page.show(self.page.blocks, anew=True)
 
     def focus_first(self) -> None:
-        self.table.focus()
+        self.screen.set_focus(self.table)

@@ -11,26 +11,20 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from orchestrator.tui.blocks import Block, Diff, Heading, Line, Pairs, Para, Table, plain_lines
 from orchestrator.tui.look import Look
+from orchestrator.tui.widgets.scrolling import Scrolled
 from orchestrator.tui.words import Tone
 
 _DIFF_TONES = {"+": Tone.GOOD, "-": Tone.BAD, "@": Tone.BUSY}
 
 
-class BlockView(VerticalScroll, can_focus=True):
+class BlockView(Scrolled):
     """Shows blocks; draws again only when they differ from those on screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll_up", "Up", show=False),
-        Binding("down,j", "scroll_down", "Down", show=False),
-        Binding("ctrl+b,ctrl+u", "page_up", "Page up", show=False),
-        Binding("ctrl+f,ctrl+d", "page_down", "Page down", show=False),
-        Binding("g", "scroll_home", "Top", show=False),
-        Binding("G", "scroll_end", "Bottom", show=False),
         Binding("y", "copy", "Copy this page", show=False),
     ]
 

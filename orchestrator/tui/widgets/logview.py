@@ -156,7 +156,7 @@ class LogView(LineView, can_focus=True):
 
     def _keep_at_end(self) -> None:
         if self.following:
-            self.scroll_to(y=len(self._rows), animate=False, force=True)
+            self.scroll_to(y=len(self._rows), animate=False, force=True, immediate=True)
 
     def on_resize(self, event: events.Resize) -> None:
         if self.size.width != self._width:
@@ -192,7 +192,7 @@ class LogView(LineView, can_focus=True):
     # Moving
 
     def _scroll_by(self, rows: int) -> None:
-        self.scroll_to(y=self.scroll_offset.y + rows, animate=False, force=True)
+        self.scroll_to(y=self.scroll_offset.y + rows, animate=False, force=True, immediate=True)
         self._note_place()
 
     def _note_place(self) -> None:
@@ -213,11 +213,11 @@ class LogView(LineView, can_focus=True):
         self._scroll_by(pages * max(1, self.size.height - 1))
 
     def action_edge(self, end: int) -> None:
-        self.scroll_to(y=len(self._rows) if end > 0 else 0, animate=False, force=True)
+        self.scroll_to(y=len(self._rows) if end > 0 else 0, animate=False, force=True, immediate=True)
         self._note_place()
 
     def action_sideways(self, cells: int) -> None:
-        self.scroll_to(x=self.scroll_offset.x + cells, animate=False, force=True)
+        self.scroll_to(x=self.scroll_offset.x + cells, animate=False, force=True, immediate=True)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()
@@ -229,7 +229,7 @@ class LogView(LineView, can_focus=True):
 
     def action_wrap(self) -> None:
         self.wrapped = not self.wrapped
-        self.scroll_to(x=0, animate=False, force=True)
+        self.scroll_to(x=0, animate=False, force=True, immediate=True)
         self._lay_out()
 
     def action_match(self, by: int) -> None:
@@ -238,7 +238,7 @@ class LogView(LineView, can_focus=True):
         self.match_at = (self.match_at + by) % len(self.matches)
         index = self.matches[self.match_at]
         row = next((at for at, item in enumerate(self._rows) if item[0] == index), 0)
-        self.scroll_to(y=max(0, row - self.size.height // 2), animate=False, force=True)
+        self.scroll_to(y=max(0, row - self.size.height // 2), animate=False, force=True, immediate=True)
         self._note_place()
         self.post_message(self.Changed())
 
