@@ -6,6 +6,7 @@ from textual import events
 
 from orchestrator.graph.todolist import TodoList
 from orchestrator.store.store import open_store
+from orchestrator.tui.app import OrchestrateApp
 from orchestrator.tui.dialogs import FormScreen
 from orchestrator.tui.look import NO_COLOUR, OFFERED
 from orchestrator.tui.prefs import Prefs
@@ -161,15 +162,16 @@ async def test_without_colour_nothing_on_screen_has_one(demo: Stage) -> None:
                 if colour is not None and not colour.is_default
             }
             assert svg_colours == set()
-        await pilot.press("1")
-        await until(
-            pilot,
-            lambda: any(
-                "bench-budgets" in segment.text and segment.style and segment.style.reverse
-                for strip in app.screen._compositor.render_strips(app.size)
-                for segment in strip
-            ),
-        )
+        for key, chosen in (("1", "bench-budgets"), ("5", "r20260102-030405-9f3c"), ("6", "Ask who owns")):
+            await pilot.press(key)
+            await until(pilot, lambda chosen=chosen: chosen in reversed_text(app))
+
+
+def reversed_text(app: OrchestrateApp) -> str:
+    """What stands out without any colour: where the cursor is."""
+    strips = app.screen._compositor.render_strips(app.size)
+    parts = [segment.text for strip in strips for segment in strip if segment.style and segment.style.reverse]
+    return " ".join(parts)
 
 
 async def test_layout_is_remembered(demo: Stage) -> None:
