@@ -85,7 +85,7 @@ def run_graph(
     result = runner.run(
         resume if resume else run_id, resume=bool(resume), only=only, skip=skip, force=force, on_event=opening.heard
     )
-    if any(task.phase == MEASURE for task in graph.tasks):
+    if any(task.phase == MEASURE for task in graph.tasks) and not _report_of_measured(place, result.run_id):
         keep_report(place, result.run_id)
     for problem in notify(host, _ending(place, result, host), place.masker.mask):
         place.warn(problem)
@@ -97,6 +97,15 @@ def _ending(place: Workplace, result: RunResult, host: HostConfig) -> dict[str, 
     run = place.store.runs.get(result.run_id)
     body = {"host": host.name, "graph": run.graph, **run_document(place, result)}
     return envelope(result.exit_code, body, None if result.exit_code in SUCCESS else result.reason)
+
+
+def _report_of_measured(place: Workplace, run_id: str) -> Path | None:
+    """The report of the earlier run whose figures this run took over; None when it measured itself, or nothing."""
+    from orchestrator.report.sweeps import measured_in
+
+    measured = measured_in(place.store, run_id)
+    path = report_path(place.home, measured) if measured and measured != run_id else None
+    return path if path and path.exists() else None
 
 
 def keep_report(place: Workplace, run_id: str) -> None:
@@ -166,7 +175,7 @@ def run_document(place: Workplace, result: RunResult) -> dict[str, Any]:
         }  # fmt: skip
 
     outputs = {record.key: record.output or {} for record in result.tasks}
-    report = report_path(place.home, result.run_id)
+    report = _report_of_measured(place, result.run_id) or report_path(place.home, result.run_id)
     return {
         "run_id": result.run_id, "state": result.state.value, "reason": result.reason,
         "tasks": [task(record) for record in result.tasks],

@@ -28,7 +28,7 @@ from tasks.samples import (
     take_samples,
     tokens_per_step,
 )
-from tasks.serving import side_engine, side_of
+from tasks.serving import side_engine, side_of, wait_ready
 from tasks.smoke import run_checks, summary
 from tasks.takeover import TakeOver
 
@@ -103,6 +103,7 @@ class RecordFound(Action):
                 f"{ctx.host.unit} on {ctx.host.name!r} does not run as it was found; go back first "
                 f"(`orchestrate rollback --to {found.id}`)."
             )
+        wait_ready(ctx, ctx.host.unit, ctx.host.config.service.port)  # it may still be loading its model
         with ctx.host.http() as url:
             checks = run_checks(ctx, url, quick=True)
             samples = take_samples(url, default_prompts(SAMPLE_PROMPTS), knobs_of(ctx).max_tokens)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from orchestrator.errors import OrchestrateError
+from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.release.launch import Launch
 from orchestrator.release.manifest import EnvironmentFacts, Manifest
 from orchestrator.release.store import ReleaseStore
@@ -72,9 +72,12 @@ def find_service(
 def ancestors(store: ReleaseStore, release: str | None) -> Iterator[Manifest]:
     """A release, what it was made from, and so on; ends early where something is not recorded any more."""
     seen: set[str] = set()
-    while release and release not in seen and store.exists(release):
+    while release and release not in seen:
         seen.add(release)
-        manifest = store.read(release)
+        try:
+            manifest = store.read(release)
+        except UsageError:
+            return
         yield manifest
         release = manifest.source_release
 

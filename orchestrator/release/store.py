@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,6 +37,7 @@ class ReleaseStore:
     transport: Transport
     layout: Layout
     privileged: bool = False
+    _read: dict[str, Manifest] = field(default_factory=dict, repr=False, compare=False)
 
     def prepare(self) -> None:
         """Make the folders; a second call changes nothing."""
@@ -49,6 +50,12 @@ class ReleaseStore:
         return [name for name in (posixpath.dirname(line) for line in found) if RELEASE_ID.match(name)]
 
     def read(self, release_id: str) -> Manifest:
+        """The manifest of a release, which never changes once it is written and is therefore read once."""
+        if release_id not in self._read:
+            self._read[release_id] = self._manifest(release_id)
+        return self._read[release_id]
+
+    def _manifest(self, release_id: str) -> Manifest:
         try:
             data = self.transport.get_bytes(self.layout.manifest(release_id), sudo=self.privileged)
         except FileNotFoundError as error:
@@ -130,6 +137,7 @@ class ReleaseStore:
         if release_id in self.currents():
             raise UsageError(f"release {release_id} is current; switch to another one before it is removed.")
         folder = self.layout.release(release_id)
+        self._read.pop(release_id, None)
         # The manifest goes first, so that a half-deleted release never counts.
         self.sh('rm -f "$1/manifest.json" && rm -rf "$1"', folder, timeout_s=600)
 

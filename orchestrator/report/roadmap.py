@@ -124,9 +124,11 @@ def _notes(old: str) -> str:
 def _write_plot(view: RoadmapView, folder: Path) -> list[Path]:
     if view.plot is None or not view.arms:
         return []
+    target = folder / view.plot
+    if view.plot_is_final and target.exists():
+        return [target]
     from orchestrator.report.plots import speed_by_budget
 
-    target = folder / view.plot
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(speed_by_budget(view.arms, view.margin).png)
     return [target]

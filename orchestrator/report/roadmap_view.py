@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from orchestrator.bench.summary import ArmSummary
 from orchestrator.errors import UsageError
 from orchestrator.report.place import report_path
+from orchestrator.report.sweeps import MEASURED_IN
 from orchestrator.store.records import EvidenceRecord, RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store
 
@@ -38,6 +39,7 @@ class RoadmapView:
     expectations: Sequence[Row]
     budgets: Sequence[Row]
     plot: str | None
+    plot_is_final: bool  # of an earlier run, which has ended
     risks: Sequence[Row]
     notes: Sequence[Row]
     todos: Sequence[Row]
@@ -54,12 +56,13 @@ def roadmap_view(store: Store, run_id: str | None = None) -> RoadmapView:
     plan_data = _plan(store, run)
     arms = _ARMS.validate_python(outputs.get("benchmark", {}).get("arms", []))
     verdict = _verdict(outputs)
+    measured = str(outputs.get("benchmark", {}).get(MEASURED_IN) or run.id)
     return RoadmapView(
         host=run.host,
         summary=_summary(tasks, verdict),
         run={"id": run.id, "graph": run.graph, "started_at": _time(run.created_at)},
         live=_live(store, run),
-        report=report_path(Path(), run.id).as_posix(),
+        report=report_path(Path(), measured).as_posix(),
         verdict=verdict,
         phases=_phases(tasks, {item.id: item for item in store.evidence.of_run(run.id)}),
         knobs=plan_data.get("knobs", []),
@@ -67,7 +70,8 @@ def roadmap_view(store: Store, run_id: str | None = None) -> RoadmapView:
         testing=plan_data.get("testing", []),
         expectations=_expectations(plan_data.get("expectations", []), arms, outputs.get("compare", {})),
         budgets=[_budget(arm) for arm in arms],
-        plot=f"plots/{run.id}.png" if arms else None,
+        plot=f"plots/{measured}.png" if arms else None,
+        plot_is_final=measured != run.id,
         risks=outputs.get("map-risks", {}).get("risks", []),
         notes=_notes(store, run, outputs),
         todos=_todos(store),

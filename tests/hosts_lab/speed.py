@@ -161,8 +161,10 @@ class Prober:
         self._machine = machine
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._probe)
+        self._seen = threading.Event()
         self.refused_s = 0.0
-        self.open = True
+        self.changes = 0
+        self.open = False
 
     def __enter__(self) -> Prober:
         # The service listens on the host's own loopback: the probe runs there and reports through its output.
@@ -176,6 +178,8 @@ class Prober:
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._thread.start()
+        if not self._seen.wait(30) or not self.open:
+            raise lab.LabError("the service does not answer before the switch")
         return self
 
     def _probe(self) -> None:
@@ -184,6 +188,8 @@ class Prober:
         for line in self._process.stdout:
             at, up = line.split()
             self.open = up == "1"
+            self.changes += 1
+            self._seen.set()
             if not self.open:
                 down_since = float(at)
             elif down_since is not None:
@@ -191,9 +197,11 @@ class Prober:
                 down_since = None
 
     def wait_answer(self) -> None:
+        """Until it was seen gone and back."""
         deadline = time.monotonic() + 60
-        time.sleep(0.2)
-        while not self.open and time.monotonic() < deadline:
+        while self.changes < 3 or not self.open:
+            if time.monotonic() > deadline:
+                raise lab.LabError("the switch was not seen on the port")
             time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
