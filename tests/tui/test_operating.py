@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from textual import events
+from textual.pilot import Pilot
 
 from orchestrator.graph.model import State
 from orchestrator.store.records import RunState
@@ -63,19 +65,32 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     made.store.close()
 
 
-async def test_a_failed_run_is_resumed_from_the_screen(site: Site) -> None:
-    (site.files / "step-two.hold").touch()
-    site.files.joinpath("step-two.fail").touch()
-    (site.files / "step-two.hold").unlink()
+@asynccontextmanager
+async def rolled_back(
+    site: Site, failing: str = "step-two", *, mended: bool = True
+) -> AsyncIterator[tuple[OrchestrateApp, Pilot[int]]]:
+    """The screen with a run that failed and was rolled back; what made it fail is gone by then, if `mended`."""
+    (site.files / f"{failing}.fail").touch()
     assert site.run().returncode == 4
     assert site.state is RunState.ROLLED_BACK
-    (site.files / "step-two.fail").unlink()
+    if mended:
+        (site.files / f"{failing}.fail").unlink()
     app = site.app()
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         await until(pilot, lambda: "ROLLED BACK" in screen_text(app))
-        await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        text = screen_text(app)
+        yield app, pilot
+
+
+async def asked(app: OrchestrateApp, pilot: Pilot[int], key: str) -> str:
+    """The question that a key opens, as text."""
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+    return screen_text(app)
+
+
+async def test_a_failed_run_is_resumed_from_the_screen(site: Site) -> None:
+    async with rolled_back(site) as (app, pilot):
+        text = await asked(app, pilot, "r")
         assert "3 tasks are left: step-one, step-two, step-three." in text
         assert "orchestrate run demo --host local --resume r" in text.replace("\n", "")
         await pilot.press("tab", "enter")
@@ -117,37 +132,23 @@ async def test_start_watch_cancel_and_resume_and_leaving_stops_nothing(site: Sit
 
 
 async def test_a_failed_task_is_retried_alone_and_the_rest_can_go_on(site: Site) -> None:
-    (site.files / "step-two.fail").touch()
-    assert site.run().returncode == 4
-    (site.files / "step-two.fail").unlink()
-    app = site.app()
-    async with app.run_test(size=(100, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "ROLLED BACK" in screen_text(app))
+    async with rolled_back(site) as (app, pilot):
         app.run_view.task_tree.select("step-two")
-        await pilot.press("T")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        assert "What it needs is done first: step-one." in screen_text(app)
+        assert "What it needs is done first: step-one." in await asked(app, pilot, "T")
         await pilot.press("tab", "enter")
         await until(pilot, lambda: "orchestrate run demo: done" in toasts(app))
         assert (site.files / "step-two").exists()
         assert not (site.files / "step-three").exists()
         await until(pilot, lambda: "COMPLETED" in screen_text(app))
-        await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await asked(app, pilot, "r")
         await pilot.press("tab", "enter")
         await until(pilot, lambda: (site.files / "step-three").exists() and site.state is RunState.COMPLETED)
 
 
 async def test_a_task_is_left_out_and_the_run_goes_on(site: Site) -> None:
-    (site.files / "step-two.fail").touch()
-    assert site.run().returncode == 4
-    app = site.app()
-    async with app.run_test(size=(100, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "ROLLED BACK" in screen_text(app))
+    async with rolled_back(site, mended=False) as (app, pilot):
         app.run_view.task_tree.select("step-two")
-        await pilot.press("S")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        assert "These go on without its result: step-three." in screen_text(app)
+        assert "These go on without its result: step-three." in await asked(app, pilot, "S")
         await pilot.press("tab", "enter")
         await until(pilot, lambda: site.state is RunState.COMPLETED)
         await until(pilot, lambda: "3 of 3 tasks done" in screen_text(app))
@@ -155,15 +156,9 @@ async def test_a_task_is_left_out_and_the_run_goes_on(site: Site) -> None:
 
 
 async def test_a_new_run_with_settings_is_started_and_shown(site: Site) -> None:
-    (site.files / "step-one.fail").touch()
-    site.run()
-    (site.files / "step-one.fail").unlink()
-    first = site.store.runs.latest()
-    app = site.app()
-    async with app.run_test(size=(100, 30), notifications=True) as pilot:
-        await until(pilot, lambda: "ROLLED BACK" in screen_text(app))
-        await pilot.press("R")
-        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+    async with rolled_back(site, "step-one") as (app, pilot):
+        first = app.reading.run
+        await asked(app, pilot, "R")
         await pilot.press(*f"folder={site.files}")
         await until(pilot, lambda: "--set" in screen_text(app))
         await pilot.press("enter")
