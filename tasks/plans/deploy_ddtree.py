@@ -8,14 +8,10 @@ from tasks.baseline import RecordLinear
 from tasks.benchmark import BenchBudgets, Decide
 from tasks.cutover import CutOver
 from tasks.deploy import Canary, RetireCanary, canary_url
-from tasks.inspect_model import InspectModel
-from tasks.inspect_sglang import InspectSglang
-from tasks.inspect_vllm import InspectVllm
 from tasks.knobs import read_knobs
 from tasks.parity import CompareWithLinear
 from tasks.patch import BuildRelease, SelfTest
-from tasks.preflight import AcceleratorFree
-from tasks.recommend import MapRisks, Recommend
+from tasks.plans.looking import look
 from tasks.roadmap import RegenerateRoadmap
 from tasks.rollback import BackAsFound
 from tasks.smoke import SmokeTest
@@ -27,35 +23,6 @@ def build(request: GraphRequest) -> GraphSpec:
     """The graph for one host; UsageError for settings that are wrong."""
     read_knobs(request.host_config, request.settings)
     return GraphSpec("deploy-ddtree", (*look(), *prepare(), *measure(), *finish()), SUMMARY, BackAsFound())
-
-
-def look() -> tuple[TaskSpec, ...]:
-    """Inspection: nothing is changed."""
-    return (
-        TaskSpec(
-            "accelerator-free", "Confirm that no foreign job holds the accelerator (training stopped)", "inspect",
-            AcceleratorFree(), timeout_s=300,
-        ),
-        TaskSpec(
-            "inspect-sglang", "Inspect SGLang DFlash and speculative internals for DDTree support", "inspect",
-            InspectSglang(), ("accelerator-free",), timeout_s=300,
-        ),
-        TaskSpec(
-            "inspect-vllm", "Research vLLM speculative-decoding extension points", "inspect",
-            InspectVllm(), ("accelerator-free",), Priority.MEDIUM, timeout_s=300,
-        ),
-        TaskSpec(
-            "inspect-model", "Check target and draft model compatibility", "inspect",
-            InspectModel(), ("inspect-sglang",), timeout_s=300,
-        ),
-        TaskSpec(
-            "map-risks", "Map implementation work and risks", "inspect",
-            MapRisks(), ("inspect-sglang", "inspect-vllm", "inspect-model"), timeout_s=300,
-        ),
-        TaskSpec(
-            "recommend", "Summarise recommendation and next steps", "inspect", Recommend(), ("map-risks",), timeout_s=300
-        ),
-    )  # fmt: skip
 
 
 def prepare() -> tuple[TaskSpec, ...]:

@@ -6,7 +6,7 @@ from orchestrator.graph.model import GraphSpec, Priority, TaskSpec
 from orchestrator.graph.registry import GraphRequest
 from tasks.dflash import PROVE, RECORD, BackToFound, ProveDflash, RecordFound, TakeOverDflash
 from tasks.knobs import read_knobs
-from tasks.plans.deploy_ddtree import look
+from tasks.plans.looking import look
 from tasks.roadmap import RegenerateRoadmap
 from tasks.takeover import KEY
 

@@ -9,7 +9,7 @@ from orchestrator.graph.model import Action, Evidence, GraphSpec, Json, TaskCont
 from orchestrator.graph.registry import GraphRequest
 from tasks.inspecting import inspect_folder
 from tasks.inspecting.render import text
-from tasks.plans.deploy_ddtree import look
+from tasks.plans.looking import look
 
 
 class InspectFolder(Action):
