@@ -142,7 +142,6 @@ class OrchestrateApp(App[int]):
 
     def on_mount(self) -> None:
         self.theme_changed_signal.subscribe(self, lambda _: self._dress())
-        self.set_class(self.theme == NO_COLOUR, "-no-colour")
         self.action_view(self.first_view)
         self.feed.start()
         self.set_interval(1.0, self._tick)
@@ -339,7 +338,6 @@ class OrchestrateApp(App[int]):
 
     def _dress(self) -> None:
         self.look = Look.of(self)
-        self.set_class(self.theme == NO_COLOUR, "-no-colour")
         for part in (self.head, self.tabs):
             part.look = self.look
         self.head.show(self.head.segments, anew=True)
