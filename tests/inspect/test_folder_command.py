@@ -37,3 +37,8 @@ def test_a_folder_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.strip().splitlines()
     assert "is no folder" in line
+
+
+def test_an_inspection_loads_nothing_of_a_benchmark() -> None:
+    code = "import sys, tasks.plans.inspect; sys.exit(bool({'numpy', 'aiohttp', 'matplotlib'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)
