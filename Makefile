@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ORCHESTRATE := $(VENV)/bin/orchestrate
 
-.PHONY: run venv lint test test-full screen-test hosts-test hosts-test-more rolling-test fault-matrix crash-matrix real-kills bench docs clean help
+.PHONY: run venv lint test test-full screen-test hosts-test hosts-test-more router-test rolling-test fault-matrix crash-matrix real-kills bench docs clean help
 
 help:
 	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint           ruff, mypy, import contracts"
 	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
 	@echo "make hosts-test-more  a group of hosts, and deploy-dflash with the real engine, on such hosts"
+	@echo "make router-test    replicas behind SGLang's router, rolled under load: stand-in engines, the real router"
 	@echo "make rolling-test   replicas behind SGLang's router, rolled under load: stand-ins, then real engines (long)"
 	@echo "make fault-matrix   every fault at every point of a deploy, on those hosts"
 	@echo "make crash-matrix   SIGKILL at every event of a run of stand-in phases"
@@ -56,7 +57,10 @@ hosts-test: venv
 hosts-test-more: venv
 	@$(PY) -m tests.hosts_lab more
 
-# Stand-in engines in two minutes (`python -m tools.run_tests router`), then three real ones under load: half an hour on 2 cores.
+router-test: venv
+	@$(PY) -m tools.run_tests router
+
+# The test above, then three real engines under load: half an hour on 2 cores.
 rolling-test: venv
 	@$(PY) -m tools.run_tests router rolling
 
