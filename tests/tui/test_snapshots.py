@@ -13,7 +13,7 @@ from tests.tui.svg import LeanImages
 SIZES = [(80, 24), (120, 40), (300, 80)]
 THEMES = ["textual-dark", "textual-light"]
 VIEWS = {
-    "run": ("1", "pairs (7 of 12)"),
+    "run": ("1", "verdict inconclusive so far"),
     "host": ("2", "182.4 tokens/s"),
     "bench": ("3", "B=64"),
     "roadmap": ("4", "SGLang DDTree roadmap: pro6000"),
