@@ -13,9 +13,12 @@ import pytest
 
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
+from orchestrator.release import build
+from orchestrator.release.manifest import Manifest
 from orchestrator.release.wheels import build_wheel
 from orchestrator.remote.services import ServiceUnit
 from orchestrator.transport.embedded import remove_embedded
+from tests.release.driving import found, plan_for, quiet
 
 SERVER = """
 import http.server, json, sys
@@ -94,6 +97,12 @@ def session(tmp_path: Path, serving_venv: Path, free_port: int) -> Iterator[Host
             yield opened
     finally:
         remove_embedded(tmp_path, "local")
+
+
+@pytest.fixture
+def built(session: HostSession, plugin_wheel: Path) -> tuple[Manifest, Manifest]:
+    source = found(session)
+    return source, build.build_release(session.releases, plan_for(session, source, plugin_wheel), quiet)
 
 
 @pytest.fixture

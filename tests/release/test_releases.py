@@ -1,64 +1,24 @@
-"""Releases on a real embedded host: found, cloned, patched, switched, guarded, rolled back, pruned."""
+"""Releases on a real embedded host: found, cloned, patched, known as good, pruned, locked."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import time
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.errors import LockedError, OrchestrateError, UsageError
 from orchestrator.hosts import lock
 from orchestrator.hosts.session import HostSession
-from orchestrator.release import activate, build
-from orchestrator.release.activate import SwitchLost
-from orchestrator.release.deadman import Deadman
+from orchestrator.release import build
 from orchestrator.release.drift import drift_of
 from orchestrator.release.found import find_service
 from orchestrator.release.launch import Launch, with_flags
 from orchestrator.release.manifest import Manifest
-from orchestrator.release.settle import look, settle
 from orchestrator.remote.script import run_script
 from orchestrator.remote.services import ServiceUnit
-
-
-def quiet(_text: str, _done: float | None, _total: float | None) -> None:
-    """A progress callback that shows nothing."""
-
-
-def ask(session: HostSession) -> dict[str, Any]:
-    """What the service says of itself, as soon as it answers."""
-    end = time.monotonic() + 20
-    with session.http() as url:
-        while True:
-            try:
-                with urllib.request.urlopen(url, timeout=5) as answer:
-                    return dict(json.load(answer))
-            except OSError:
-                assert time.monotonic() < end, "the service did not answer in time"
-                time.sleep(0.05)
-
-
-def found(session: HostSession) -> Manifest:
-    return find_service(session.releases, session.services, session.unit, session.config.service.port)
-
-
-def plan_for(session: HostSession, source: Manifest, wheel: Path | None) -> build.BuildPlan:
-    argv = with_flags(source.launch.argv, {"--algorithm": "TREE"})
-    launch = source.launch.model_copy(update={"argv": argv})
-    return build.BuildPlan(source, launch, wheel=wheel, plugin_module="test_plugin")
-
-
-@pytest.fixture
-def built(session: HostSession, plugin_wheel: Path) -> tuple[Manifest, Manifest]:
-    source = found(session)
-    return source, build.build_release(session.releases, plan_for(session, source, plugin_wheel), quiet)
+from tests.release.driving import ask, found, plan_for, quiet, wait_until
 
 
 def test_the_service_as_found_is_a_release_with_nothing_copied(session: HostSession, serving_venv: Path) -> None:
@@ -178,54 +138,6 @@ def test_building_again_returns_the_same_release(
     assert build.build_release(session.releases, plan_for(session, built[0], plugin_wheel), quiet) == built[1]
 
 
-def test_cut_over_and_back_leave_unit_and_environment_as_they_were(
-    session: HostSession, built: tuple[Manifest, Manifest], serving_venv: Path
-) -> None:
-    source, release = built
-    before = session.services.definition("sglang")
-    digest = session.releases.tree_digest(str(serving_venv))
-    activation = session.activation()
-    switched = activation.switch(release, source, deadline_s=120)
-    said = ask(session)
-    assert (said["plugin"], said["argv"][-1]) == ("1.0", "TREE")
-    assert said["prefix"] == session.releases.layout.venv(release.id)
-    assert session.releases.current() == release.id
-    assert activation.confirm(switched.token)
-    assert found(session) == source  # what was found stays known while the release is live
-    back = activation.switch(source, release, deadline_s=120)
-    assert activation.confirm(back.token)
-    assert ask(session)["argv"][-1] == "LINEAR"
-    assert session.services.definition("sglang") == before
-    assert session.releases.current() == source.id
-    assert session.releases.tree_digest(str(serving_venv)) == digest
-
-
-def test_an_unconfirmed_switch_is_undone_by_the_host_itself(
-    session: HostSession, built: tuple[Manifest, Manifest]
-) -> None:
-    source, release = built
-    activation = session.activation()
-    switched = activation.switch(release, source, deadline_s=10)
-    session.transport.close()  # the operator is gone
-    wait_until(lambda: session.deadman.status().state == "fired")
-    assert ask(session)["argv"][-1] == "LINEAR"
-    assert session.releases.current() == source.id
-    status = session.deadman.status()
-    assert (status.token, all(step["ok"] for step in status.steps)) == (switched.token, True)
-    assert not activation.confirm(switched.token)
-
-
-def test_a_second_switch_cannot_be_armed_over_an_open_one(
-    session: HostSession, built: tuple[Manifest, Manifest]
-) -> None:
-    source, _ = built
-    token = session.deadman.arm(session.activation().restore_plan(source), source.id, 60)
-    with pytest.raises(OrchestrateError, match="still armed"):
-        session.deadman.arm(session.activation().restore_plan(source), source.id, 60)
-    assert session.deadman.disarm("another token").state == "armed"
-    assert session.deadman.disarm(token).state == "disarmed"
-
-
 def test_known_good_needs_evidence_and_a_release(session: HostSession, built: tuple[Manifest, Manifest]) -> None:
     source, release = built
     with pytest.raises(OrchestrateError, match="evidence"):
@@ -300,106 +212,6 @@ def test_secrets_reach_the_service_but_no_file_that_others_read(session: HostSes
     ).stdout.split()
     assert [Path(path).name for path in holders] == ["secret.json"]
     assert Path(holders[0]).stat().st_mode & 0o077 == 0
-
-
-def wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
-    end = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.05)
-
-
-def test_a_switch_that_the_host_undid_meanwhile_starts_nothing_unguarded(
-    session: HostSession, built: tuple[Manifest, Manifest]
-) -> None:
-    source, release = built
-
-    def fire_first(point: str) -> None:
-        if point == "stopped":  # as when the host restarts between two commands of the operator
-            session.deadman.fire(session.deadman.status().token)
-
-    with pytest.raises(SwitchLost, match="serves again"):
-        session.activation().switch(release, source, deadline_s=60, at=fire_first)
-    assert ask(session)["argv"][-1] == "LINEAR"
-    assert session.releases.current() == source.id
-    assert look(session.activation()).serving == source.id
-
-
-def test_settle_ends_what_a_killed_operator_left(session: HostSession, built: tuple[Manifest, Manifest]) -> None:
-    source, release = built
-    activation = session.activation()
-    activation.switch(release, source, deadline_s=3600)
-    assert settle(activation).serving == source.id
-    assert ask(session)["argv"][-1] == "LINEAR"
-    # An unconfirmed release that was started after the host had gone back.
-    session.services.stop("sglang")
-    activation.apply_definition(release)
-    session.services.start("sglang")
-    now = settle(activation)
-    assert (now.serving, now.current, now.settled) == (source.id, source.id, True)
-    assert ask(session)["argv"][-1] == "LINEAR"
-
-
-def test_a_switch_that_was_armed_and_not_made_restarts_nothing(
-    session: HostSession, built: tuple[Manifest, Manifest]
-) -> None:
-    source, _ = built
-    activation = session.activation()
-    before = session.services.status("sglang").main_pid
-    session.deadman.arm(activation.restore_plan(source), source.id, 3600)
-    now = settle(activation)
-    assert (now.serving, now.deadman, now.settled) == (source.id, "disarmed", True)
-    assert session.services.status("sglang").main_pid == before
-
-
-def test_an_operator_lost_on_the_way_back_leaves_that_to_the_host(
-    session: HostSession, built: tuple[Manifest, Manifest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, release = built
-    activation = session.activation()
-    assert activation.confirm(activation.switch(release, source, deadline_s=3600).token)
-    monkeypatch.setattr(activate, "ALONE_AFTER_S", 1.0)
-
-    def lose() -> None:
-        assert not session.services.status("sglang").running
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        activation.bring_back(source, before_start=lose)
-    wait_until(lambda: session.deadman.status().state == "fired")
-    assert (look(activation).serving, session.releases.current()) == (source.id, source.id)
-    assert ask(session)["argv"][-1] == "LINEAR"
-
-
-def test_a_way_back_that_cannot_be_guarded_is_gone_all_the_same(
-    session: HostSession, built: tuple[Manifest, Manifest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, release = built
-    activation = session.activation()
-    assert activation.confirm(activation.switch(release, source, deadline_s=3600).token)
-
-    def full(*_: object) -> str:
-        raise OrchestrateError("no space left")
-
-    monkeypatch.setattr(Deadman, "arm", full)
-    said: list[str] = []
-    activation.bring_back(source, log=said.append)
-    assert "without the host's own guard: no space left" in said[0]
-    assert (look(activation).serving, look(activation).running) == (source.id, True)
-
-
-def test_drift_names_the_file_and_shows_the_change(session: HostSession, built: tuple[Manifest, Manifest]) -> None:
-    source, release = built
-    activation = session.activation()
-    assert drift_of(activation, source, source) == []
-    unit = Path(next(iter(source.texts)))
-    unit.write_text(unit.read_text().replace('"LINEAR"', '"BY-HAND"'))
-    (drift,) = drift_of(activation, source, source)
-    assert "changed by hand" in drift.detail
-    assert '+    "BY-HAND"' in drift.diff
-    switched = activation.switch(release, source, deadline_s=60)
-    assert [one.what for one in drift_of(activation, source, release)] == ["unit"]
-    assert activation.confirm(switched.token)
 
 
 def test_another_budget_is_another_release_on_the_same_clone(
