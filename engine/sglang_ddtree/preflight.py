@@ -221,7 +221,8 @@ def check(args: Any, config: DDTreeConfig) -> str | None:
     """The refusal for SGLang's arguments on this machine; None where they fit or the folders can't be read here."""
     target, draft = Path(args.model_path), Path(args.speculative_draft_model_path)
     first = int(getattr(args, "base_gpu_id", 0) or 0)
-    sizes = [free_memory(first + rank) for rank in range(int(args.tp_size))]
+    step = int(getattr(args, "gpu_id_step", 1) or 1)
+    sizes = [free_memory(first + rank * step) for rank in range(int(args.tp_size))]
     known = [size for size in sizes if size is not None]
     free = min(known) if len(known) == len(sizes) else None  # every rank holds the same
     if free is None or not (target / "config.json").is_file() or not (draft / "config.json").is_file():

@@ -169,7 +169,9 @@ def _facts(transport: Transport, scope: Scope, skip: Sequence[str], as_root: boo
             return {**host_facts(AsRoot(transport), options), "as_root": True}
         except SudoUnavailable as error:
             refused = str(error)
-    if facts.get("stopped"):  # it stopped early, for a server that is not the one in question, or root was refused
+    if not facts or facts.get(
+        "stopped"
+    ):  # root was refused, or it stopped early for a server that is not the one in question
         facts = host_facts(transport, options)
     return {**facts, "sudo_refused": refused}
 

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.transport.base import SudoUnavailable
 from tasks.inspecting import Scope, inspect_host
+from tasks.inspecting.inspection import look
+from tasks.inspecting.probe import AsRoot
 from tests.inspect.conftest import LocalTransport, Start, make_package, make_venv
 
 ARGS = ["--model-path", "/nowhere/model", "--speculative-algorithm", "DFLASH", "--speculative-num-draft-tokens", "16"]
@@ -244,19 +247,35 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 
 
-@pytest.mark.parametrize(("folder", "seen"), [("torch", True), ("other", False)])
+@pytest.mark.parametrize(
+    ("folder", "option", "seen"),
+    [("torch", "--port", True), ("other", "--port", False), ("torch", "--master-port", False)],
+    ids=["server", "without torch", "training job"],
+)
 def test_a_stand_alone_ddtree_server_is_recognised(
-    folder: str, seen: bool, transport: LocalTransport, start: Start, free_port: int, scratch: Path
+    folder: str, option: str, seen: bool, transport: LocalTransport, start: Start, free_port: int, scratch: Path
 ) -> None:
     library = scratch / folder / "lib" / "libtorch.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(bytes(4096))
     script = scratch / "serve_ddtree.py"
     script.write_text(STANDALONE)
-    process = start([sys.executable, script, "--port", str(free_port), library], free_port)
+    process = start([sys.executable, script, option, str(free_port), library], free_port)
     found = inspect_host(transport, scope(scratch, free_port + 1)).to_json()["other_engines"]
     mine = [one for one in found if one["pid"] == process.pid]
     assert bool(mine) is seen
     for one in mine:
         assert f"DDTREE server on port {free_port}" in one["engine"]
         assert "left running" in one["why"]
+
+
+def test_root_refused_at_once_leaves_what_the_login_sees(
+    transport: LocalTransport, free_port: int, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SudoUnavailable("sudo was refused")
+
+    monkeypatch.setattr(AsRoot, "run", refuse)
+    facts, _, _ = look(transport, scope(scratch, free_port), as_root=True)
+    assert facts["sudo_refused"] == "sudo was refused"
+    assert facts["processes"]

@@ -41,6 +41,7 @@ from .campaign_plan import (
 )
 from .report import write_result
 from .serve import measure_speed, prompts
+from .server import leave_on_sigterm
 
 COMPARED = ("eager", "no overlap")  # asked once more at the end, beside the main server
 
@@ -89,15 +90,14 @@ def check_pair(campaign: Campaign, plan: Plan, arms: list[str], logs: Path, port
     others = [arm for arm in arms if arm not in MAIN]
     plan.start([*(arm for arm in arms if arm in MAIN), *others], logs, port)
     alive = {arm for arm in arms if arm in MAIN and campaign.up(plan, arm)}
-    threads: list[threading.Thread] = []
     if {"reference", "tree"} <= alive:
-        for arm in others:
-            threads.append(threading.Thread(target=variant_checks, args=(campaign, plan, arm, asked)))
-            threads[-1].start()
+        threads = [threading.Thread(target=variant_checks, args=(campaign, plan, arm, asked)) for arm in others]
+        for thread in threads:
+            thread.start()
         main_checks(campaign, plan, alive, asked)
-    for thread in threads:
-        thread.join()
-    same_as_tree(campaign, plan, asked[:6])
+        for thread in threads:
+            thread.join()
+        same_as_tree(campaign, plan, asked[:6])
     plan.stop(keep=MAIN)
 
 
@@ -211,6 +211,7 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    leave_on_sigterm()
     out = Path(os.environ.get("OUT", "."))
     campaign = Campaign(options.seconds, options.json, tuple(filter(None, options.leave_out.split(","))))
     plans, threads = [], []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .report import write_result
-from .server import Server, ddtree, linear
+from .server import Server, ddtree, leave_on_sigterm, linear
 
 # One step of bfloat16 for logits of 16 to 32, or one for each of two logits of 8 to 16, plus rounding of the logarithms;
 # the best logits of both shipped pairs are 5 to 21 (median 10 to 11).
@@ -177,6 +177,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=31000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    leave_on_sigterm()
     out = Path(os.environ.get("OUT", "."))
     asked = prompts(options.target, options.prompts, 4)
     servers: dict[str, Server] = {}

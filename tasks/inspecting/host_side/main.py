@@ -103,7 +103,7 @@ def stamps(options: Facts) -> Facts:
 def stamp(options: Facts) -> str:
     """Another one as soon as a file that one ask wants was written, has come or has gone."""
     root, names = wanted(options)
-    if options.get("listing") and os.path.isdir(root):
+    if options.get("listing") and os.path.isdir(root) and os.access(root, os.R_OK | os.X_OK):
         names += sorted(os.listdir(root))
     return hashlib.sha256("\n".join([root, *(f"{name} {written(os.path.join(root, name))}" for name in names)]).encode(
         "utf-8", "surrogateescape")).hexdigest()  # fmt: skip

@@ -17,7 +17,8 @@ KEPT_ENV = re.compile(
 
 MAX_WORD = 500
 STANDALONE = "standalone"  # a script of somebody's own that serves a model over the OpenAI interface
-SERVES = re.compile(r"serv|api|openai|uvicorn|hypercorn|gunicorn|ddtree", re.I)
+SERVES = re.compile(r"(?<![a-z])(serv|api|openai|uvicorn|hypercorn|gunicorn|ddtree)", re.I)
+TRAINS = re.compile(r"torchrun|torch[./]distributed|deepspeed|accelerate|--?(master|rdzv|main_process)[-_]", re.I)
 
 
 def process_facts(pid: int) -> Facts | None:
@@ -182,7 +183,7 @@ def is_standalone(facts: Facts, sockets: dict[str, int]) -> bool:
     Only ports that its command line names, or of what calls itself a server: a training job's port must not be spoken to.
     """
     words = facts["argv"]
-    if "python" not in os.path.basename(facts["exe"] or ""):
+    if "python" not in os.path.basename(facts["exe"] or "") or TRAINS.search(" ".join(words)):
         return False
     named = {int(number) for word in words for number in re.findall(r"(?<![\w.])\d{2,5}(?![\w.])", word)}
     ports = [port for port in ports_of(facts["pid"], sockets) or [] if port in named or SERVES.search(" ".join(words))]
