@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ExitCode
+from orchestrator.wholefile import replacing
 
 SUCCESS = (ExitCode.DONE, ExitCode.NOT_ADOPTED)
 
@@ -27,13 +26,10 @@ def encode(document: Mapping[str, Any], *, ascii_only: bool = False) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes the file or leaves it as it was; an OSError names it."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

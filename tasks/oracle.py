@@ -14,6 +14,7 @@ from orchestrator.bench.prompts import Prompt, set_hash
 from orchestrator.errors import ExitCode, OrchestrateError, UsageError
 from orchestrator.graph.model import Action, Evidence, Json, Outcome, Probe, TaskContext
 from orchestrator.remote.longwork import LongWork
+from orchestrator.wholefile import replacing
 from tasks import baseline_files, host_tools, oracle_verdict
 from tasks.inspecting.inspection import Inspection, inspect_host
 from tasks.knobs import knobs_of
@@ -177,6 +178,7 @@ def keep(home: Path, document: Mapping[str, Any]) -> Path:
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     folder = home / baseline_files.FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    path, part = folder / f"oracle-{key}.json", folder / f".oracle-{key}.part"
-    part.write_text(json.dumps(document), encoding="utf-8")
-    return part.replace(path)
+    path = folder / f"oracle-{key}.json"
+    with replacing(path) as part:
+        part.write_text(json.dumps(document), encoding="utf-8")
+    return path

@@ -16,6 +16,7 @@ from orchestrator.release.bundle import INDEX, opened, read_bundle
 from orchestrator.release.launch import in_environment
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.wheels import build_plugin_wheel
+from orchestrator.wholefile import replacing_folder
 from tasks.hostfacts import keep_releases
 from tasks.knobs import knobs_of
 from tasks.launch import tree_launch
@@ -42,11 +43,8 @@ def bundle_wheels(folder: Path, wheel_dir: Path) -> tuple[Path, tuple[Path, ...]
     bundle = read_bundle(folder)
     kept = wheel_dir / f"bundle-{hashlib.sha256((folder / INDEX).read_bytes()).hexdigest()[:16]}"
     if not kept.is_dir():
-        with opened(folder) as (bundle, wheels):
-            part = kept.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
+        with opened(folder) as (bundle, wheels), replacing_folder(kept) as part:
             shutil.copytree(wheels, part)
-            part.rename(kept)
     plugin = kept / bundle.plugin
     return plugin, tuple(path for path in sorted(kept.glob("*.whl")) if path != plugin)
 

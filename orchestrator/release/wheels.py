@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.wholefile import replacing
 
 ENGINE = Path(__file__).resolve().parents[2] / "engine"
 PLUGIN = "sglang_ddtree"
@@ -73,10 +74,10 @@ def build_wheel(source: Path, out_dir: Path) -> Path:
             raise OrchestrateError(
                 f"the wheel of {source} could not be built ({last[0]}); build it by hand to see more."
             )
-        part = target / f".{built[0].name}.part"
-        shutil.move(built[0], part)
-        os.replace(part, target / built[0].name)
-    return target / built[0].name
+        wheel = target / built[0].name
+        with replacing(wheel) as part:
+            shutil.move(built[0], part)
+    return wheel
 
 
 def _setuptools_suffices() -> bool:

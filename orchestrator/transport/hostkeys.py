@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from pathlib import Path
 
 import paramiko
 
 from orchestrator.transport.base import HostKeyMismatch, HostKeyUnknown
+from orchestrator.wholefile import replacing
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -70,9 +70,8 @@ def pin(path: Path, name: str, key: paramiko.PKey) -> None:
         if line.split()[:2] != [name, key.get_name()]
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text("\n".join([*kept, entry]) + "\n")
-    os.replace(part, path)
+    with replacing(path) as part:
+        part.write_text("\n".join([*kept, entry]) + "\n")
 
 
 class RefuseUnknown(paramiko.MissingHostKeyPolicy):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from orchestrator.tui.look import DEFAULT_THEME
+from orchestrator.wholefile import replacing
 
 
 @dataclass
@@ -42,13 +44,10 @@ class Prefs:
         if self.path is None:
             return
         data = {name: value for name, value in asdict(self).items() if name != "path"}
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
+        with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-            part.replace(self.path)
-        except OSError:
-            part.unlink(missing_ok=True)
+            with replacing(self.path) as part:
+                part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 def default_path() -> Path:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from orchestrator.wholefile import replacing
 from tests.hosts_lab.lab import PREFIX, SCRIPTS, STATE, LabError, LabHost
 
 CLOCK_LIBRARY = "/usr/lib/clockjump.so"
@@ -105,10 +105,9 @@ class ClockJump(Fault):
     def files(cls) -> dict[str, bytes]:
         library = STATE / "cache" / "clockjump.so"
         if not library.exists():
-            part = library.with_suffix(f".{os.getpid()}")
             source = SCRIPTS / "clockjump.c"
-            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(part), str(source), "-ldl"], check=True)
-            os.replace(part, library)
+            with replacing(library) as part:  # cells run in threads, and several may come here first
+                subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(part), str(source), "-ldl"], check=True)
         return {CLOCK_LIBRARY: library.read_bytes(), "/etc/ld.so.preload": f"{CLOCK_LIBRARY}\n".encode()}
 
     def inject(self) -> None:
