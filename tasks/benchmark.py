@@ -159,7 +159,13 @@ def _linear_arm(ctx: TaskContext) -> Iterator[Arm]:
 
 
 class Decide(Action):
-    """Adopt, keep linear, or inconclusive: from the verdict, or from an override that is recorded as such."""
+    """Adopt, keep linear, or inconclusive: from the verdict, or from an override that is recorded as such.
+
+    obeyed_by: keys of the graph's tasks that are skipped unless the decision is to adopt.
+    """
+
+    def __init__(self, obeyed_by: Sequence[str] = ()) -> None:
+        self.obeyed_by = tuple(obeyed_by)
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
@@ -178,7 +184,7 @@ class Decide(Action):
         found = ctx.output("decide")
         adopted = found["decision"] == "adopt"
         code = ExitCode.BENCH_INVALID if found["decision"] == "invalid" else ExitCode.NOT_ADOPTED
-        outcome = None if adopted else Outcome(code, found["why"], skip=("cutover",))
+        outcome = None if adopted else Outcome(code, found["why"], skip=self.obeyed_by)
         return Evidence(f"decision ({found['by']})", f"{found['decision']}: {found['why']}", found, outcome=outcome)
 
 

@@ -73,7 +73,9 @@ def measure() -> tuple[TaskSpec, ...]:
             occupies_host=True,
             timeout_s=14400,
         ),
-        TaskSpec("decide", "Decide: adopt, keep linear, or inconclusive", "measure", Decide(), ("benchmark",)),
+        TaskSpec(
+            "decide", "Decide: adopt, keep linear, or inconclusive", "measure", Decide(("cutover",)), ("benchmark",)
+        ),
     )
 
 

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.graph.plan import Plan
+from orchestrator.graph.registry import GraphRequest, load_graph
 from orchestrator.hosts.inventory import HostConfig
-from tasks.benchmark import Decide, decision
+from tasks.benchmark import decision
 from tasks.knobs import Knobs, read_knobs
 from tasks.smoke import lost_capabilities
 
@@ -42,11 +44,14 @@ def test_other_verdicts_stand_as_measured(word):
 
 
 @pytest.mark.parametrize(("word", "code"), [("keep linear", 9), ("inconclusive", 9), ("invalid", 8), ("adopt", None)])
-def test_a_decision_ends_the_run_with_the_code_of_the_contract(word, code):
+@pytest.mark.parametrize(("name", "skipped"), [("deploy-ddtree", ("cutover",)), ("bench", ())])
+def test_a_decision_ends_the_run_with_the_code_of_the_contract(word, code, name, skipped):
+    plan = Plan(load_graph(name, GraphRequest("local", HOST, {})))
     ctx = SimpleNamespace(output=lambda key: {"decision": word, "by": "measurement", "why": "r"})
-    outcome = Decide().verify(ctx).outcome
+    outcome = plan.specs["decide"].action.verify(ctx).outcome
     assert (outcome.exit_code if outcome else None) == code
-    assert outcome is None or outcome.skip == ("cutover",)
+    assert outcome is None or outcome.skip == skipped
+    assert set(skipped) <= set(plan.specs)
 
 
 def test_an_override_is_recorded_beside_what_was_measured():
