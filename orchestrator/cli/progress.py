@@ -42,6 +42,7 @@ class RunProgress:
         self._status = StatusLine()
         self._live = Live(self._status, console=console, refresh_per_second=4, transient=True)
         self._said: dict[str, float] = {}
+        self._announced = ""
 
     def __enter__(self) -> RunProgress:
         if self._console.is_terminal:
@@ -72,6 +73,11 @@ class RunProgress:
     def _claimed(self, key: str) -> None:
         self._status.started[key] = time.monotonic()
         self._status.text.pop(key, None)
+        self._announce(key)
+
+    def _announce(self, key: str) -> None:
+        """The task's number and content; its lines follow."""
+        self._announced = key
         number = f"{self._numbers.get(key, 0):>2}/{len(self._contents)}"
         self._say(f"{number}  {self._contents.get(key, key)}", "bold")
 
@@ -90,6 +96,8 @@ class RunProgress:
             return
         started = self._status.started.pop(key, None)
         took = f"{time.monotonic() - started:6.1f} s" if started is not None else ""
+        if key != self._announced:  # another task was announced meanwhile, or this one never started
+            self._announce(key)
         told = str(data.get("output") if what == "completed" else data.get("reason", key))
         style = {"failed": "bold red", "unknown": "yellow", "completed": "green", "reused": "green"}.get(what, "yellow")
         self._say(f"      {MARKS.get(what, what)} {took}  {told}".rstrip(), style)
