@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from orchestrator.errors import ExitCode, OrchestrateError, one_line
+from orchestrator.errors import ExitCode, OrchestrateError, UsageError, one_line
 from orchestrator.graph.context import Context, TimedOut
 from orchestrator.graph.fingerprint import Basis
 from orchestrator.graph.model import Cancelled, Evidence, Outcome, Probe, State, TaskSpec
@@ -69,6 +69,7 @@ class Attempt:
         self.started = time.monotonic()
         self.record: TaskRecord = session.store.tasks.get(session.run_id, spec.key)
         self._applied_before = self.record.step == APPLIED and self.record.output is not None
+        self._not_skipped = self.record.why_not_skipped
         self._forced = forced
         self._candidate: Candidate | None = None
 
@@ -138,10 +139,14 @@ class Attempt:
         reason = self.spec.condition(self.context) if self.spec.condition else None
         if reason is None:
             return False
+        if self._not_skipped:
+            raise UsageError(f"{self._not_skipped}, and now its condition says: {reason}")
         reason = self.session.masked(reason)
+        times = {"finished_at": self._now(), "duration_s": self._duration()}
         with self.session.record() as event:
-            self._change(State.SKIPPED, step="", reason=reason, finished_at=self._now(), duration_s=self._duration())
+            self._change(State.SKIPPED, step="", reason=reason, output_json=None, **times)
             event("task.skipped", self.spec.key, reason=reason)
+        self.session.outputs.pop(self.spec.key, None)  # of an attempt before it was reopened
         return True
 
     def _probe(self, basis: Basis) -> Probe:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from orchestrator.errors import ExitCode, LockedError, OrchestrateError
+from orchestrator.errors import ExitCode, LockedError, OrchestrateError, UsageError
 from orchestrator.graph import resume as resuming
 from orchestrator.graph.heartbeat import heartbeat
-from orchestrator.graph.model import Cancelled, GraphSpec
+from orchestrator.graph.model import Cancelled, GraphSpec, State
 from orchestrator.graph.plan import Plan
 from orchestrator.graph.rollback import roll_back, to_undo
 from orchestrator.graph.scheduler import NOT_SELECTED, Limits, Scheduler
@@ -22,6 +22,7 @@ from orchestrator.store.records import RunRecord, RunState, TaskRecord
 from orchestrator.store.store import Store
 
 Guard = Callable[[RunSession], AbstractContextManager[object]]
+GOING_BACK = (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED)
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Runner:
         force = tuple(force)
         self.plan.check_keys(force, "--force")
         with self._leased(run_id, resume) as (run, lease):
+            self._refuse_to_skip(run, skipped)
             session = RunSession(
                 self.store, self.plan, run.id, run.host, {**run.settings, **self._settings}, self._factory, self._mask,
                 on_event, lease,
@@ -114,6 +116,18 @@ class Runner:
         needed = self.plan.needed_for(only) if only else set(self.plan.specs)
         reasons = {key: NOT_SELECTED for key in self.plan.specs if key not in needed}
         return reasons | dict.fromkeys(skip, "skipped by --skip")
+
+    def _refuse_to_skip(self, run: RunRecord, skipped: Mapping[str, str]) -> None:
+        """Before anything happens, since a failure later on would undo the whole run."""
+        if run.state in GOING_BACK:
+            return
+        for task in self.store.tasks.list(run.id):
+            cut_off = task.state in (State.UNKNOWN, State.IN_PROGRESS)
+            if task.key in skipped and (cut_off or (task.half_done and skipped[task.key] != NOT_SELECTED)):
+                raise UsageError(
+                    f"run {run.id}: task {task.key} may not be skipped, since an earlier attempt at it was cut off:"
+                    f" `orchestrate run {run.graph} --resume {run.id}` without --skip or --only comes to its end"
+                )
 
     def _create(self, run_id: str) -> None:
         with self.store.transaction():
@@ -154,7 +168,7 @@ class Runner:
 
     def _begin(self, session: RunSession, run: RunRecord, resume: bool) -> None:
         resuming.check_definition(session, run)
-        going_back = run.state in (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED)
+        going_back = run.state in GOING_BACK
         with session.record() as event:
             self.store.runs.take(run.id, RunState.ROLLING_BACK if going_back else RunState.RUNNING)
             event("run.resumed" if resume else "run.started", None, was=run.state, by=who())
@@ -165,7 +179,7 @@ class Runner:
         self, session: RunSession, previous: RunRecord, skipped: Mapping[str, str], forced: frozenset[str]
     ) -> _Ending:
         try:
-            if previous.state in (RunState.ROLLING_BACK, RunState.ROLLBACK_UNVERIFIED):
+            if previous.state in GOING_BACK:
                 session.load_outputs(self.store.tasks.list(session.run_id))
                 return self._back(session, previous.reason or "an earlier attempt to roll back did not come to an end")
             if previous.state is not RunState.PENDING:

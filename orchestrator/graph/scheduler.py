@@ -144,13 +144,14 @@ class Scheduler:
     def _skip(self, key: str, reason: str) -> None:
         store = self.session.store
         task = store.tasks.get(self.session.run_id, key)
-        if task.state is State.UNKNOWN:  # its effect may have happened: it cannot be left out silently
-            self.failure = UsageError(f"task {key} may not be skipped: an earlier attempt was not confirmed")
-            self.failed_key = key
+        if task.why_not_skipped and (reason != NOT_SELECTED or task.state is State.UNKNOWN):
+            self.failure, self.failed_key = UsageError(task.why_not_skipped), key
             return
         with self.session.record() as event:
-            store.tasks.change(task, State.SKIPPED, reason=self.session.masked(reason), finished_at=store.clock())
+            change = {"reason": self.session.masked(reason), "finished_at": store.clock(), "output_json": None}
+            store.tasks.change(task, State.SKIPPED, **change)
             event("task.skipped", key, reason=reason)
+        self.session.outputs.pop(key, None)  # of an attempt before it was reopened
         self._done(key)
 
     def _done(self, key: str) -> None:

@@ -120,6 +120,8 @@ class TodoList:
     def _set_bound(self, item: TodoItem, status: str, by: str) -> None:
         run_id, _, key = item.id.partition(":")
         task = self.store.tasks.get(run_id, key)
+        if status == "cancelled" and task.why_not_skipped:
+            raise UsageError(f"{task.why_not_skipped}; resume run {run_id}, which finds out what is true")
         if status == "cancelled" and task.state is State.PENDING:
             state, reason = State.SKIPPED, f"cancelled by {by}"
         elif status == "pending" and task.state is State.SKIPPED:

@@ -97,6 +97,20 @@ class TaskRecord:
     duration_s: float | None
     version: int
 
+    @property
+    def half_done(self) -> bool:
+        """Whether an attempt of this run may have changed the host and is neither confirmed nor undone."""
+        changing = self.began and self.changes_host and self.state not in (State.COMPLETED, State.ROLLED_BACK)
+        return changing or self.state is State.UNKNOWN
+
+    @property
+    def why_not_skipped(self) -> str:
+        """Why it may not be left out now, which nobody would undo; '' when it may."""
+        if not self.half_done:
+            return ""
+        what = "was not confirmed" if self.state is State.UNKNOWN else "began to change the host"
+        return f"task {self.key} may not be skipped: an earlier attempt {what}"
+
     @staticmethod
     def from_row(row: Row) -> TaskRecord:
         return TaskRecord(

@@ -165,8 +165,8 @@ def skip_task(scene: Scene) -> Offer:
     task, refused = _chosen(scene)
     if task is None:
         return Refusal(refused)
-    if task.state is State.UNKNOWN:
-        return Refusal(f"task {task.key} may not be skipped: an earlier attempt was not confirmed")
+    if task.why_not_skipped:
+        return Refusal(task.why_not_skipped)
     if task.state in (State.COMPLETED, State.SKIPPED):
         return Refusal(f"task {task.key} is {STATE_WORDS[task.state]} already")
     after = [t.key for t in scene.reading.tasks.values() if task.key in t.depends_on]

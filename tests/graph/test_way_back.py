@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ExitCode, PlanStaleError, StoreError
+from orchestrator.errors import ExitCode, PlanStaleError, StoreError, UsageError
 from orchestrator.graph.explain import explain
-from orchestrator.graph.model import Probe, State, TaskContext
+from orchestrator.graph.model import Evidence, Outcome, Probe, State, TaskContext
+from orchestrator.graph.todolist import TodoList
 from orchestrator.store.records import Event, RunState
 from orchestrator.store.store import Store, open_store
 from orchestrator.transport.base import ConnectionLost
@@ -128,6 +129,62 @@ def test_a_stop_lets_the_current_effect_finish_and_resume_goes_on(
     again = runner(store, deploy_graph(), host).run(result.run_id, resume=True)
     assert again.exit_code == 0
     assert len(host.lines()) == len(set(host.lines())) == 7
+
+
+def test_a_change_that_was_cut_off_is_not_left_out(store: Store, host: FakeHost) -> None:
+    run_id = runner(store, deploy_graph(), host).run(on_event=_press_at("task.applying", "patch")).run_id
+    for skip, only in ((["patch"], []), (["cut-over", "patch"], ["smoke"])):
+        with pytest.raises(UsageError, match=f"run {run_id}: task patch may not be skipped"):
+            runner(store, deploy_graph(), host).run(run_id, resume=True, skip=skip, only=only)
+    with pytest.raises(UsageError, match="task patch may not be skipped: an earlier attempt began to change the host"):
+        TodoList(store).set_status(f"{run_id}:patch", "cancelled", "ada")
+    assert store.runs.get(run_id).state is RunState.INTERRUPTED
+    assert runner(store, deploy_graph(), host).run(run_id, resume=True).exit_code == 0
+
+
+@pytest.mark.parametrize("who", ["outcome", "condition"])
+def test_a_change_that_stands_is_undone_when_the_run_decides_against_it(store: Store, host: FakeHost, who: str) -> None:
+    """Left out, it would stay on the host of a run that says the opposite."""
+    against: list[str] = []
+
+    def decide(ctx: TaskContext) -> Evidence:
+        outcome = Outcome(9, "keep linear", ("cut-over",)) if against and who == "outcome" else None
+        return Evidence("ratio", "measured", {}, expires_after_s=0.0, outcome=outcome)
+
+    change = Effect("x")
+    spec = graph(
+        task("decide", Do(verify=decide)),
+        task("cut-over", change, "decide", changes_host=True,
+             condition=lambda ctx: "keep linear" if against and who == "condition" else None),
+        task("last", Do(lambda ctx: _interrupt(ctx) if not against else {}), "cut-over"),
+        rollback_check=NothingLeft(),
+    )  # fmt: skip
+    first = runner(store, spec, host).run()
+    assert (first.exit_code, host.parts()) == (130, {"x"})
+    against.append("measured again")
+    second = runner(store, spec, host).run(first.run_id, resume=True)
+    assert (second.state, host.parts()) == (RunState.ROLLED_BACK, set())
+    assert "task cut-over may not be skipped: an earlier attempt began to change the host" in second.reason
+
+
+def test_what_a_skipped_task_gave_before_is_forgotten(store: Store, host: FakeHost) -> None:
+    spec = graph(task("a", Effect("x"), changes_host=True), task("b", Break(), "a"), rollback_check=NothingLeft())
+    first = runner(store, spec, host).run()
+    assert store.tasks.get(first.run_id, "a").output
+    seen: list[Mapping[str, Any]] = []
+    spec = graph(
+        task("a", Effect("x"), changes_host=True), task("b", Do(lambda ctx: seen.append(ctx.output("a")) or {}), "a")
+    )
+    runner(store, spec, host).run(first.run_id, resume=True, skip=["a"])
+    assert seen == [{}]
+    assert store.tasks.get(first.run_id, "a").output is None
+
+
+def _interrupt(ctx: TaskContext) -> Mapping[str, Any]:
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        ctx.check_cancelled()
+        threading.Event().wait(0.01)
 
 
 def test_an_effect_that_is_complete_when_stopped_counts(store: Store, host: FakeHost) -> None:
