@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -63,16 +63,19 @@ def read_item(raw: Any, where: str) -> NewTodo:
     return NewTodo(_text(raw, "id", where, MAX_ID), content, Priority(priority), status, tuple(depends_on))
 
 
-def check_edges(items: Iterable[NewTodo], known: Iterable[TodoItem]) -> None:
-    """Refuses unknown dependencies, self-dependencies and circles among all to-dos together."""
-    edges: dict[str, tuple[str, ...]] = {item.id: item.depends_on for item in known}
-    edges.update({item.id: item.depends_on for item in items})
-    for item_id, depends_on in edges.items():
-        for key in depends_on:
-            if key == item_id:
-                raise UsageError(f"to-do {item_id} depends on itself")
-            if key not in edges:
-                raise UsageError(f"to-do {item_id} depends on {key}, which does not exist")
+def check_edges(items: Sequence[NewTodo], known: Iterable[TodoItem], elsewhere: Container[str]) -> None:
+    """Refuses items with unknown dependencies or themselves as one, and circles among all to-dos together.
+
+    elsewhere: what may be depended on although it is not on the list. What a known to-do waited for before may be gone.
+    """
+    before: dict[str, tuple[str, ...]] = {item.id: item.depends_on for item in known}
+    edges = {**before, **{item.id: item.depends_on for item in items}}
+    for item in items:
+        for key in item.depends_on:
+            if key == item.id:
+                raise UsageError(f"to-do {item.id} depends on itself")
+            if key not in edges and key not in elsewhere and key not in before.get(item.id, ()):
+                raise UsageError(f"to-do {item.id} depends on {key}, which does not exist")
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:

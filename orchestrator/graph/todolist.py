@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+
 from orchestrator.errors import UsageError
 from orchestrator.graph.model import State, TodoItem
 from orchestrator.graph.tododocument import STATUSES, check_edges, new_id, read_document, read_item, write_document
 from orchestrator.store.records import RunRecord, TaskRecord, moment
 from orchestrator.store.store import Store
-from orchestrator.store.todos import CLAIM_TTL_S, Todo
+from orchestrator.store.todos import CLAIM_TTL_S, NewTodo, Todo
 
 STATUS_OF_STATE = {
     State.PENDING: "pending",
@@ -42,11 +45,12 @@ class TodoList:
             return bound + [_free_item(todo) for todo in self.store.todos.list()]
 
     def add(self, content: str, priority: str, by: str, depends_on: tuple[str, ...] = ()) -> TodoItem:
-        taken = {item.id for item in self.items()}
         raw = {"content": content, "priority": priority, "status": "pending", "depends_on": list(depends_on)}
-        item = read_item({**raw, "id": new_id(content, taken)}, "this to-do")
-        check_edges([item], self.items())
-        self.store.todos.merge([item], by)
+        with self.store.transaction():  # whoever adds the same text meanwhile must not get the same id
+            known = self.items()
+            item = read_item({**raw, "id": new_id(content, {item.id for item in known})}, "this to-do")
+            check_edges([item], known, self._tasks_elsewhere([item]))
+            self.store.todos.merge([item], by)
         return self._get(item.id)
 
     def set_status(self, item_id: str, status: str, by: str) -> TodoItem:
@@ -68,7 +72,7 @@ class TodoList:
     def ready(self) -> list[TodoItem]:
         """What could be started now, the most urgent first."""
         items = self.items()
-        over = {item.id for item in items if item.status in _OVER}
+        open_ = self._open(items)
         urgency = {"high": 0, "medium": 1, "low": 2}
         free = {todo.id: todo for todo in self.store.todos.list()}
         now = self.store.clock()
@@ -76,7 +80,7 @@ class TodoList:
             item
             for item in items
             if (item.status == "pending" or (item.id in free and _lapsed(free[item.id], now)))
-            and over.issuperset(item.depends_on)
+            and open_.isdisjoint(item.depends_on)
         ]
         return sorted(ready, key=lambda item: urgency[item.priority])
 
@@ -84,8 +88,8 @@ class TodoList:
         item = self._get(item_id)
         if item.bound:
             raise UsageError(f"{item_id} is a task of a run: `orchestrate run --resume` works on it")
-        over = {other.id for other in self.items() if other.status in _OVER}
-        missing = [key for key in item.depends_on if key not in over]
+        open_ = self._open(self.items())
+        missing = [key for key in item.depends_on if key in open_]
         if missing:
             raise UsageError(f"to-do {item_id} waits for {', '.join(missing)}")
         self.store.todos.claim(item_id, owner, ttl_s)
@@ -109,7 +113,7 @@ class TodoList:
             known = {item.id: item for item in self.items()}
             wanted = read_document(text)
             free = [item for item in wanted if item.id not in known or not known[item.id].bound]
-            check_edges(free, list(known.values()))
+            check_edges(free, known.values(), self._tasks_elsewhere(free))
             for item in wanted:
                 bound = known.get(item.id)
                 if bound is not None and bound.bound and bound.status != item.status:
@@ -134,6 +138,23 @@ class TodoList:
         with self.store.transaction():
             self.store.tasks.change(task, state, reason=reason)
             self.store.events.append(run_id, key, f"task.{state}", {"reason": reason})
+
+    def _open(self, items: Sequence[TodoItem]) -> set[str]:
+        """Ids for which others have to wait: on the list, or tasks of other runs. What is gone holds up nothing."""
+        elsewhere = self._tasks_elsewhere(items)
+        statuses = {**{item.id: item.status for item in items}, **elsewhere}
+        return {key for key, status in statuses.items() if status not in _OVER}
+
+    def _tasks_elsewhere(self, items: Sequence[TodoItem | NewTodo]) -> dict[str, str]:
+        """The status of each task of another run than the one shown on which an item depends, by its id."""
+        shown = self._run()
+        found = {}
+        for key in {key for item in items for key in item.depends_on if ":" in key}:
+            run_id, _, task_key = key.partition(":")
+            if shown is None or run_id != shown.id:
+                with contextlib.suppress(UsageError):  # no such task, or its run was forgotten
+                    found[key] = STATUS_OF_STATE[self.store.tasks.get(run_id, task_key).state]
+        return found
 
     def _get(self, item_id: str) -> TodoItem:
         for item in self.items():

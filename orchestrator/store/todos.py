@@ -130,10 +130,17 @@ class Todos:
         return Todo.from_row(row)
 
     def remove(self, todo_id: str, by: str) -> None:
-        """Takes it off the list; the event keeps what it said."""
+        """Takes it off the list, where nothing waits for it any more; the event keeps what it said."""
+        now = self._clock()
         with self._database.write() as tx:
             todo = self._get(todo_id)
             tx.execute("DELETE FROM todos WHERE id = ?", (todo_id,))
+            freed = [
+                (canonical([key for key in other.depends_on if key != todo_id]), now, other.id)
+                for other in self.list()
+                if todo_id in other.depends_on
+            ]
+            tx.many("UPDATE todos SET depends_on_json = ?, updated_at = ?, version = version + 1 WHERE id = ?", freed)
             data = {"id": todo_id, "content": todo.content, "status": todo.status, "by": by}
             self._events.append(None, None, "todo.removed", data)
 

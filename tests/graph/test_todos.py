@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,43 @@ def test_a_claim_is_exclusive_until_it_lapses(tmp_path: Path) -> None:
         assert found.owner == "bob"
         todos.load(json.dumps([{"id": item.id, "content": "Look into it", "status": "pending"}]), "eve")
         assert todos.items()[0].owner is None
+
+
+def test_what_is_removed_or_of_an_earlier_run_holds_up_nothing(store: Store, todos: TodoList) -> None:
+    """Neither the to-dos that waited for it, nor those that are added or imported afterwards."""
+    first = todos.add("First", "high", "ada")
+    second = todos.add("Second", "high", "ada", (first.id,))
+    todos.remove(first.id, "ada")
+    assert [item.depends_on for item in todos.items()] == [()]
+    assert [item.id for item in todos.ready()] == [second.id]
+
+    earlier = runner(store, graph(task("a", Do()), task("b", Break(), "a"))).run()
+    after_a = todos.add("After a", "low", "ada", (f"{earlier.run_id}:a",))
+    after_b = todos.add("After b", "low", "ada", (f"{earlier.run_id}:b",))
+    runner(store, graph(task("a", Do()))).run()
+    assert [item.id for item in todos.ready()] == [second.id, after_a.id], "b is still to be done"
+    with pytest.raises(UsageError, match=f"{after_b.id} waits for {earlier.run_id}:b"):
+        todos.claim(after_b.id, "ada")
+    third = todos.add("Third", "low", "ada", (f"{earlier.run_id}:b",))
+    assert todos.load(todos.export(), "ada") == 4
+
+    with store.transaction() as tx:
+        tx.execute("DELETE FROM tasks WHERE run_id = ?", (earlier.run_id,))  # as `history prune` does
+    assert {item.id for item in todos.ready()} == {second.id, after_a.id, after_b.id, third.id}
+    assert todos.load(todos.export(), "ada") == 4
+    with pytest.raises(UsageError, match=f"depends on {earlier.run_id}:b, which does not exist"):
+        todos.add("Fourth", "low", "ada", (f"{earlier.run_id}:b",))
+
+
+def test_the_same_text_added_at_once_stays_as_many_to_dos(tmp_path: Path) -> None:
+    def add(number: int) -> list[str]:
+        with open_store(f"sqlite:///{tmp_path}/state.db") as own:
+            return [TodoList(own).add("Look at the log", "low", f"agent {number}").id for _ in range(10)]
+
+    open_store(f"sqlite:///{tmp_path}/state.db").close()
+    with ThreadPoolExecutor(4) as pool:
+        ids = [made for agent in pool.map(add, range(4)) for made in agent]
+    assert len(set(ids)) == 40
 
 
 def test_many_processes_never_claim_the_same_item(store: Store, todos: TodoList, tmp_path: Path) -> None:
