@@ -11,6 +11,7 @@ from orchestrator.documents import SUCCESS
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.hosts.inventory import Inventory
 from orchestrator.hosts.load import select_host
+from orchestrator.store.jsontext import Mask, masked
 from orchestrator.store.records import RunRecord, RunState
 from orchestrator.store.store import Store
 
@@ -61,8 +62,10 @@ class Fleet:
     def run_id(self, host: str) -> str:
         return f"{self.id}.{host}"
 
-    def keep(self, store: Store) -> None:
-        kept = {"graph": self.graph, "hosts": list(self.hosts), "at_once": self.at_once, "settings": self.settings}
+    def keep(self, store: Store, mask: Mask) -> None:
+        """Into the store, without secrets."""
+        settings = masked(dict(self.settings), mask)
+        kept = {"graph": self.graph, "hosts": list(self.hosts), "at_once": self.at_once, "settings": settings}
         store.facts.add(FACT, self.id, kept)
 
     def record(self, store: Store, host: str) -> RunRecord | None:

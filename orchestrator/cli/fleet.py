@@ -22,7 +22,7 @@ def run_fleet(cli: Cli, place: Workplace, fleet: Fleet, arguments: Sequence[str]
         "at a time)? It may change the services there.", yes=yes,
     )  # fmt: skip
     if not resume:
-        fleet.keep(place.store)
+        fleet.keep(place.store, place.masker.mask)
 
     def start(host: str, new: bool) -> DetachedRun:
         wish = [fleet.graph, "--host", host, *arguments]

@@ -17,6 +17,7 @@ from orchestrator.cli.settings import read_settings
 from orchestrator.cli.summary import print_summary
 from orchestrator.documents import SUCCESS, envelope
 from orchestrator.errors import ExitCode, OrchestrateError, UsageError
+from orchestrator.fleet import FACT
 from orchestrator.graph.model import GraphSpec
 from orchestrator.graph.runner import RunResult
 from orchestrator.store.records import RunRecord
@@ -93,6 +94,7 @@ def _several(
         refuse_with_fleet(options)
         if options["resume"] and earlier is None:
             raise UsageError(f"There is no run of {graph} on several hosts called {options['resume']} to resume.")
+        _check_new_id(place, options["run_id"], options["resume"])
         chosen = chosen_hosts(cli.inventory, names)
         if earlier is not None:
             settings = {**earlier.settings, **settings}
@@ -166,7 +168,7 @@ def _check_new_id(place: operations.Workplace, run_id: str | None, resume: str |
     known = None
     with contextlib.suppress(UsageError):
         known = place.store.runs.get(run_id).id
-    if known == run_id:
+    if known == run_id or place.store.facts.latest(FACT, run_id):  # also the id of a run on several hosts
         raise UsageError(f"--run-id {run_id}: there is such a run already; `--resume {run_id}` goes on with it.")
 
 

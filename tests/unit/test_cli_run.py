@@ -120,6 +120,17 @@ def test_a_run_gets_the_id_that_was_chosen_once(site: Site) -> None:
     assert site.run("--run-id", "ticket-1", "--json").returncode == 0
 
 
+def test_an_id_of_one_s_own_begins_a_run_on_several_hosts_only_once(site: Site) -> None:
+    both = ("--host", "files", "--host", "other", "--run-id")
+    assert site.run(*both, "ticket-18", "--json").returncode == 0
+    for again in (("--host", "files", "--run-id"), both):
+        done = site.run(*again, "ticket-18", "--json")
+        assert done.returncode == 2
+        assert "there is such a run already; `--resume ticket-18` goes on" in json.loads(done.stdout)["error"]
+    assert site.run(*both, "../ticket", "--json").returncode == 2
+    assert [run.id for run in site.store.runs.list()] == ["ticket-18.other", "ticket-18.files"]
+
+
 def test_a_resume_needs_neither_host_nor_settings_again(site: Site) -> None:
     (site.files / "step-two.fail").touch()
     assert site.run("--run-id", "r1", "--host", "other", "--set", "steps=2").returncode == 4

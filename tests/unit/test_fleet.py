@@ -12,6 +12,7 @@ import pytest
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.fleet import Fleet, FleetRun, chosen_hosts, find_fleet, fleet_rows, worst
 from orchestrator.hosts.load import load_inventory
+from orchestrator.hosts.secrets import Masker
 from orchestrator.store.records import RunState
 from orchestrator.store.store import Store, open_store
 
@@ -78,7 +79,7 @@ class Site:
 
 def site(store: Store, at_once: int = 2, **codes: int) -> Site:
     fleet = Fleet("f1", "deploy-ddtree", HOSTS, at_once)
-    fleet.keep(store)
+    fleet.keep(store, str)
     return Site(store, fleet, dict(codes))
 
 
@@ -87,10 +88,10 @@ def carry_out(at: Site) -> ExitCode:
 
 
 def test_hosts_that_come_later_get_the_settings_with_which_it_was_begun(store: Store) -> None:
-    Fleet("f2", "bench", HOSTS, 1, {"pairs": "3"}).keep(store)
+    Fleet("f2", "bench", HOSTS, 1, {"pairs": "3", "note": "key sesame-opens"}).keep(store, Masker(["sesame-opens"]))
     found = find_fleet(store, "f2")
     assert found is not None
-    assert found.settings == {"pairs": "3"}
+    assert found.settings == {"pairs": "3", "note": "key [secret]"}
 
 
 def test_the_first_host_is_alone_and_the_others_are_bounded(store: Store) -> None:
