@@ -1,12 +1,20 @@
-"""Files that are replaced whole: a reader sees the old content or the new one, never a part of either."""
+"""Files that are replaced whole: a reader sees the old content or the new one, never a part of either.
+
+Whoever writes what it read before goes in alone, or what others wrote meanwhile would be lost.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+LOOK_EVERY_S = 0.05
 
 
 @contextmanager
@@ -43,3 +51,27 @@ def replacing_folder(path: Path) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def alone_in(folder: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """One thread of one process at a time for a folder of this machine; `waiting` is called again and again until then.
+
+    The lock is on the folder itself, so nothing is left in it, and it ends with a process that is killed.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        while not _locked(descriptor):
+            waiting()
+            time.sleep(LOOK_EVERY_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -20,6 +20,8 @@ from orchestrator.remote.provision_cpu import (
 )
 from orchestrator.remote.provision_router import REQUIREMENTS, RouterHost, provision_router, router_service
 from orchestrator.remote.router import worker_url
+from orchestrator.transport.embedded import embedded_folder
+from orchestrator.wholefile import alone_in
 
 STAMP = ".orchestrate/first-use.json"
 
@@ -69,12 +71,23 @@ def provision_services(session: HostSession, progress: Progress, *, restart: boo
 def first_use(session: HostSession, progress: Progress) -> list[str]:
     """Provision the host unless that was completed before with the same engine, pair and arguments.
 
-    Returns what was changed. A service that a person stopped afterwards is left stopped: tasks say so.
+    Returns what was changed. A service that a person stopped afterwards is left stopped: tasks say so. Another process
+    that uses the host for the first time is waited for, since two of them would install into one environment.
     """
     wanted = _wanted(session)
     path = posixpath.join(session.home, STAMP)
     if _read(session, path) == wanted:
         return []
+
+    def waiting() -> None:
+        progress("waiting for another process that makes this host ready", None, None)
+
+    with alone_in(embedded_folder(session.state_dir, session.name), waiting):
+        return [] if _read(session, path) == wanted else _provision(session, progress, wanted, path)
+
+
+def _provision(session: HostSession, progress: Progress, wanted: str, path: str) -> list[str]:
+    """Make all of it so, and stamp it with what was wanted."""
     for replica in session.replicas():
         if not replica.services.status(replica.unit).running:
             require_free_port(replica, replica.config.service.port, "service.port")

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 
 import paramiko
 
+from orchestrator.errors import OrchestrateError
+
 PIECE = 64 * 1024
 OpenChannel = Callable[[tuple[str, int]], paramiko.Channel]
 
@@ -51,9 +53,9 @@ def _serve(client: socket.socket, origin: tuple[str, int], open_channel: OpenCha
     with contextlib.closing(client):
         try:
             channel = open_channel(origin)
-        except (paramiko.SSHException, OSError, EOFError):
+        except (paramiko.SSHException, OSError, EOFError, OrchestrateError):
             live.discard(client)
-            return  # closing the client is the answer: nothing listens there, or the connection is gone
+            return  # closing the client is the answer: nothing listens there, or the host is out of reach
         with contextlib.closing(channel), contextlib.suppress(OSError, EOFError):
             relay(client, channel)
         live.discard(client)

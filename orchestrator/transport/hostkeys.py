@@ -9,7 +9,7 @@ from pathlib import Path
 import paramiko
 
 from orchestrator.transport.base import HostKeyMismatch, HostKeyUnknown
-from orchestrator.wholefile import replacing
+from orchestrator.wholefile import alone_in, replacing
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -64,14 +64,12 @@ def revoked_keys(path: Path) -> set[bytes]:
 def pin(path: Path, name: str, key: paramiko.PKey) -> None:
     """Make `key` the only pinned key of that type for `name` (a known_hosts name); the file is replaced whole."""
     entry = f"{name} {key.get_name()} {key.get_base64()}"
-    kept = [
-        line
-        for line in (path.read_text().splitlines() if path.exists() else [])
-        if line.split()[:2] != [name, key.get_name()]
-    ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        part.write_text("\n".join([*kept, entry]) + "\n")
+    with alone_in(path.parent):  # a key that is pinned for another host meanwhile must stay
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines if line.split()[:2] != [name, key.get_name()]]
+        with replacing(path) as part:
+            part.write_text("\n".join([*kept, entry]) + "\n")
 
 
 class RefuseUnknown(paramiko.MissingHostKeyPolicy):

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import paramiko
@@ -227,6 +228,22 @@ def test_forwarding_to_a_closed_port_closes_the_client(transport: SshTransport) 
         assert end.recv(1) == b""
 
 
+def test_forwarding_to_a_host_that_is_gone_closes_the_client_without_a_traceback(
+    embedded: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    link = SshTransport(embedded[1])
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = unused.getsockname()[1]
+    with link.forward(9) as port:
+        link.close()
+        link.settings = dataclasses.replace(embedded[1], port=nobody)
+        with socket.create_connection(("127.0.0.1", port)) as end:
+            assert end.recv(1) == b""
+    assert raised == []
+
+
 def test_the_embedded_host_forwards_to_loopback_only(transport: SshTransport) -> None:
     with transport.forward(80, "192.0.2.1") as port, socket.create_connection(("127.0.0.1", port)) as end:
         assert end.recv(1) == b""
@@ -267,6 +284,21 @@ def test_only_the_generated_key_and_user_may_log_in(embedded: Embedded, tmp_path
         SshTransport(dataclasses.replace(embedded[1], identity_file=str(tmp_path / "other"))).connect()
     with pytest.raises(AuthenticationFailed):
         SshTransport(dataclasses.replace(embedded[1], user="somebody")).connect()
+
+
+def test_keys_pinned_at_once_for_many_hosts_all_stay(tmp_path: Path) -> None:
+    path, together = tmp_path / "known_hosts", threading.Barrier(8)
+    _new_key(tmp_path / "key")
+    key = paramiko.Ed25519Key(filename=str(tmp_path / "key"))
+
+    def pin(number: int) -> None:
+        together.wait(10)
+        hostkeys.pin(path, f"host-{number}", key)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(pin, range(8)))
+    assert set(hostkeys.read_known_hosts(path).keys()) == {f"host-{number}" for number in range(8)}
+    assert sorted(left.name for left in tmp_path.iterdir()) == ["key", "known_hosts"]
 
 
 def test_a_revoked_key_is_refused(embedded: Embedded, tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""The first use of an embedded host by two processes at once: one makes it ready, the other waits and finds it so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from orchestrator.hosts import first_use
+from orchestrator.hosts.inventory import HostConfig
+from orchestrator.hosts.session import open_session
+from orchestrator.remote.pip import Progress
+from orchestrator.transport.embedded import remove_embedded
+
+CONFIG = HostConfig(name="local", transport="embedded", engine="sglang-cpu", model="tiny-hybrid")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    try:
+        yield tmp_path
+    finally:
+        remove_embedded(tmp_path, "local")
+
+
+def test_two_at_once_provision_one_after_the_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sessions, as two processes have them; the installing itself, which takes minutes, is only noted."""
+    at_work: list[str] = []
+    waited: list[str] = []
+
+    def install(host: object, folder: Path, progress: Progress) -> list[str]:
+        at_work.append("begin")
+        deadline = time.monotonic() + 10
+        while not waited and time.monotonic() < deadline:
+            time.sleep(0.01)
+        at_work.append("end")
+        return ["environment"]
+
+    monkeypatch.setattr(first_use, "provision_environment", install)
+    monkeypatch.setattr(first_use, "provision_models", lambda host, progress: [])
+    monkeypatch.setattr(first_use, "provision_services", lambda session, progress, restart: [])
+    monkeypatch.setattr(first_use, "require_free_port", lambda session, port, setting: None)
+
+    def use(_: int) -> list[str]:
+        with open_session(CONFIG, home) as session:
+            return first_use.first_use(session, lambda text, done, total: waited.append(text))
+
+    with ThreadPoolExecutor(2) as pool:
+        changed = list(pool.map(use, range(2)))
+    assert at_work == ["begin", "end"]
+    assert sorted(changed) == [[], ["environment"]]
+    assert set(waited) == {"waiting for another process that makes this host ready"}
