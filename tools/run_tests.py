@@ -187,8 +187,7 @@ def router_tests() -> Counts:
 
 def rolling_tests() -> Counts:
     """The same with three real engines, through the program's commands; ROLLING_REQUESTS says how many each way."""
-    engine_env.make()
-    base = engine_env.engine_python().parent.parent
+    base = engine_python().parent.parent
     wanted = ["tests/rolling/test_engines.py", "-x", "-s"]
     return pytest("rolling", sys.executable, wanted, {"ORCHESTRATE_ENGINE_BASE": str(base)})
 

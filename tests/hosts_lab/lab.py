@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,7 @@ class LabHost:
     def up(self) -> LabHost:
         """Boot, also after power_off; returns when sshd answers."""
         seed = STATE / "run" / f"seed-{self.name}"
+        shutil.rmtree(seed, ignore_errors=True)  # of a crashed run, whose files are not this host's
         for name, content in self.files.items():
             path = seed / name.lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)

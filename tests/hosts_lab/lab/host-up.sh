@@ -9,7 +9,8 @@ N=${1:?name}; L=${2:-}; D=$LAB/run/$N; NS=$PFX-$N; LAN=$PFX-lan; T0=$(date +%s%N
 AGAIN=; [ -d "$D/ov/upper" ] && AGAIN=1
 mkdir -p "$LAB/run" "$D/root" "$D/ov/upper" "$D/ov/work"; : >"$D/ov/console"
 trap '[ $? = 0 ] || [ -n "${HOSTLAB_KEEP:-}" ] || { echo "host-up $N failed; cleaning" >&2; "$HERE/host-down.sh" "$N" >&2 || true; }' EXIT
-exec 9>"$LAB/run/.lock"; flock 9                       # lan + address choice is shared between hosts
+exec 9>"$LAB/run/.lock"; flock 9                       # lan, address choice and login key are shared between hosts
+[ -f "$LAB/run/id" ] || { ssh-keygen -q -t ed25519 -N '' -C hostlab -f "$LAB/run/id.$$" && mv "$LAB/run/id.$$.pub" "$LAB/run/id.pub" && mv "$LAB/run/id.$$" "$LAB/run/id"; }
 "$HERE/network-up.sh"
 [ -n "$L" ] || ! [ -f "$D/ip" ] || L=$(sed 's/.*\.//' "$D/ip")
 [ -n "$L" ] || { L=10; while grep -qsx "$NET.$L" "$LAB"/run/*/ip; do L=$((L+1)); done; }
@@ -24,7 +25,6 @@ if [ -z "$AGAIN" ]; then
 # per-host identity, written into the overlay upper before boot
 U=$D/ov/upper; mkdir -p "$U/etc/ssh" "$U/home/deploy/.ssh"
 ssh-keygen -q -t ed25519 -N '' -C "$N" -f "$U/etc/ssh/ssh_host_ed25519_key"
-[ -f "$LAB/run/id" ] || { ssh-keygen -q -t ed25519 -N '' -C hostlab -f "$LAB/run/id.$$" && mv "$LAB/run/id.$$.pub" "$LAB/run/id.pub" && mv "$LAB/run/id.$$" "$LAB/run/id"; }
 cp "$LAB/run/id.pub" "$U/home/deploy/.ssh/authorized_keys"
 UIDD=$(awk -F: '$1=="deploy"{print $3":"$4}' "$BASE/etc/passwd"); chown -R "$UIDD" "$U/home/deploy"; chmod 700 "$U/home/deploy/.ssh"
 echo "$N" >"$U/etc/hostname"; printf '127.0.0.1 localhost\n%s %s\n' "$IP" "$N" >"$U/etc/hosts"; : >"$U/etc/resolv.conf"
