@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from pathlib import Path
 
+from orchestrator.hosts import lock
 from orchestrator.hosts.guard import held_for, leased_for
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
@@ -31,8 +32,7 @@ def clean_host(config: HostConfig, state_dir: Path, store: Store) -> list[str]:
             return _clean(session)
         with held_for(store, session, "clean"):
             done = _clean(session)
-        lock = posixpath.basename(releases.layout.lock)
-        releases.sh(REMOVE, session.root, lock, f"{lock}.flock")
+        lock.forget(releases)  # unless somebody else began to work there at this moment
         releases.sh('rmdir "$1" 2>/dev/null || true', session.root)
         return done
 

@@ -80,6 +80,11 @@ def release(store: ReleaseStore, run_id: str) -> None:
     _ask(store, "release", run_id)
 
 
+def forget(store: ReleaseStore) -> bool:
+    """Take the files of a free lock away; False, and nothing happens, when a run holds it."""
+    return bool(_ask(store, "forget", "")["granted"])
+
+
 def steal(store: ReleaseStore, run_id: str, reason: str, *, ttl_s: float = TTL_S, only_from: str = "") -> Holder | None:
     """Take the lock whoever holds it, or only from the run `only_from`; the reason is kept in the lock.
 

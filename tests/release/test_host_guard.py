@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +274,39 @@ def test_a_beat_brings_back_a_lock_that_expired_while_the_connection_was_away(ho
     assert lock.renew(host.releases, "r-one") == ""
     lock.steal(host.releases, "r-two", "it sleeps", ttl_s=0)
     assert "it sleeps" in lock.renew(host.releases, "r-one")
+
+
+def test_only_a_free_lock_is_forgotten(host: HostSession) -> None:
+    path = Path(host.releases.layout.lock)
+    lock.take(host.releases, "r-one")
+    assert not lock.forget(host.releases)
+    assert lock.renew(host.releases, "r-one") == ""
+    lock.release(host.releases, "r-one")
+    assert lock.forget(host.releases)
+    assert list(path.parent.glob(f"{path.name}*")) == []
+
+
+def test_whoever_waits_while_the_lock_is_forgotten_takes_the_new_one(host: HostSession) -> None:
+    path = Path(host.releases.layout.lock)
+    gate = path.with_name(f"{path.name}.flock")
+    lock.lock_status(host.releases)
+    with ThreadPoolExecutor(1) as pool:
+        with gate.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            taken = pool.submit(lock.take, host.releases, "r-one")
+            deadline = time.monotonic() + PATIENCE_S
+            while f":{gate.stat().st_ino} " not in waiting_for_locks():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            gate.unlink()
+        assert taken.result(PATIENCE_S) is None
+    assert gate.exists(), "or the next one would not meet this one's lock"
+    assert lock.renew(host.releases, "r-one") == ""
+
+
+def waiting_for_locks() -> str:
+    """The kernel's lines about locks that somebody waits for."""
+    return "".join(line for line in Path("/proc/locks").read_text().splitlines(True) if "->" in line)
 
 
 def forget_process(host: HostSession) -> None:
