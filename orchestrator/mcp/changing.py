@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator import operations
-from orchestrator.documents import encode
+from orchestrator.documents import encode, write_whole
 from orchestrator.errors import UsageError
 from orchestrator.hosts.load import select_host
 from orchestrator.hosts.secrets import looks_secret
@@ -26,7 +26,7 @@ def plan(desk: Desk, given: PlanArguments) -> dict[str, Any]:
     found = operations.plan_graph(place, spec, config, settings)
     path = operations.plan_path(place.home, found)
     body = operations.plan_document(found, spec)
-    path.write_text(encode(body), encoding="utf-8")
+    write_whole(path, encode(body))  # a run of the same plan may be reading it
     desk.plans[found.plan_id] = Agreed(found.plan_id, given.graph, config.name, settings, path)
     return {**body, "changes_host": any(task.changes_host for task in spec.tasks), "path": str(path)}
 

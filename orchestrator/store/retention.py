@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from orchestrator.store.database import Row
@@ -66,8 +67,9 @@ def _remove_orphans(store: Store) -> int:
     removed = 0
     referenced = store.artifacts.referenced()
     for path in store.artifacts.folder.glob("??/*"):
-        old = store.clock() - path.stat().st_mtime > 3600
-        if old and path.name not in referenced:
-            path.unlink()
-            removed += 1
+        with contextlib.suppress(FileNotFoundError):  # another process forgets runs too
+            old = store.clock() - path.stat().st_mtime > 3600
+            if old and path.name not in referenced:
+                path.unlink()
+                removed += 1
     return removed

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,22 @@ def test_retention_keeps_what_may_be_needed(tmp_path: Path) -> None:
         assert store.events.latest(1, kinds=("store.pruned",))[0].data["runs"] == list(pruned.runs)
 
 
+def test_two_processes_may_forget_runs_at_once(tmp_path: Path) -> None:
+    now, together = 4_000_000_000.0, threading.Barrier(4)
+    with open_store(f"sqlite:///{tmp_path}/state.db") as store:
+        run_id = runner(store, graph(task("a", Do(_many_artifacts)))).run().run_id
+        with store.transaction() as tx:
+            tx.execute("DELETE FROM artifacts WHERE run_id = ?", (run_id,))
+
+    def forget(_: int) -> int:
+        with open_store(f"sqlite:///{tmp_path}/state.db", clock=lambda: now) as own:
+            together.wait(30)
+            return prune(own, 0.0).files
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(forget, range(4))) == 400
+
+
 def test_evidence_kept_by_reuse_outlives_the_run_that_gave_it(tmp_path: Path) -> None:
     now = [1_800_000_000.0]
     with open_store(f"sqlite:///{tmp_path}/state.db", clock=lambda: now[0]) as store:
@@ -187,6 +205,12 @@ def test_evidence_kept_by_reuse_outlives_the_run_that_gave_it(tmp_path: Path) ->
         assert kept.expires_at == 1_800_001_000.0
         forgotten = f"run {first.run_id} completed it and has been forgotten since"
         assert ("forgotten", forgotten) in reasons(store, second.run_id, "a")
+
+
+def _many_artifacts(ctx: TaskContext) -> Mapping[str, Any]:
+    for number in range(400):
+        ctx.artifact("log", f"{number}")
+    return {}
 
 
 def _artifact(ctx: TaskContext) -> Mapping[str, Any]:
