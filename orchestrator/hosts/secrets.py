@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -23,6 +24,7 @@ _BEGINNINGS = ("sk-", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "AKIA", "xo
 SECRET_FLAG = re.compile(r"^--?(?:[a-z0-9-]*-)?(?:api-?key|token|password|secret)(?:=(?P<value>.+))?$", re.I)
 SECRET_NAME = re.compile(r"(?:api_?key|token|passw(?:or)?d|secret|credential)", re.I)
 MASK = "[secret]"
+SHORTEST, SHORTEST_LINE = 4, 12
 
 
 def is_reference(value: str) -> bool:
@@ -92,8 +94,8 @@ class Masker:
     def add(self, *values: str) -> None:
         """Remember values to hide; very short ones are ignored, since masking them would garble every line."""
         for value in values:
-            if len(value) >= 4:
-                self._values.add(value)
+            if len(value) >= SHORTEST:
+                self._values.update(_forms(value))
 
     def mask(self, text: str) -> str:
         for value in sorted(self._values, key=len, reverse=True):
@@ -102,3 +104,10 @@ class Masker:
         return LOOKS_SECRET.sub(MASK, text) if any(part in text for part in _BEGINNINGS) else text
 
     __call__ = mask
+
+
+def _forms(value: str) -> Iterator[str]:
+    """The value itself, as it stands in JSON texts, and its lines, since logs are read line by line."""
+    yield value
+    yield from (json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    yield from (line for line in value.splitlines() if len(line) >= SHORTEST_LINE)
