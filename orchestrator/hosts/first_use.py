@@ -7,6 +7,7 @@ import json
 import posixpath
 
 from orchestrator.errors import UsageError
+from orchestrator.hosts.lock import lock_status
 from orchestrator.hosts.readiness import require_free_port, wait_ready
 from orchestrator.hosts.session import HostSession
 from orchestrator.release import wheels
@@ -72,11 +73,16 @@ def first_use(session: HostSession, progress: Progress) -> list[str]:
     """Provision the host unless that was completed before with the same engine, pair and arguments.
 
     Returns what was changed. A service that a person stopped afterwards is left stopped: tasks say so. Another process
-    that uses the host for the first time is waited for, since two of them would install into one environment.
+    that uses the host for the first time is waited for, since two of them would install into one environment, and a
+    host on which a run works is not provisioned anew under it.
     """
     wanted = _wanted(session)
     path = posixpath.join(session.home, STAMP)
-    if _read(session, path) == wanted:
+    made = _read(session, path)
+    if made == wanted:
+        return []
+    if made is not None and lock_status(session.releases) is not None:
+        progress("left as it is while a run works there, although the engine's sources changed", None, None)
         return []
 
     def waiting() -> None:

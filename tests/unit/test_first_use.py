@@ -1,4 +1,4 @@
-"""The first use of an embedded host by two processes at once: one makes it ready, the other waits and finds it so."""
+"""The first use of an embedded host: two processes never provision it at once, nor one while a run works there."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.hosts import first_use
+from orchestrator.hosts import first_use, lock
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import open_session
 from orchestrator.remote.pip import Progress
+from orchestrator.remote.provision_cpu import CpuHost
 from orchestrator.transport.embedded import remove_embedded
 
 CONFIG = HostConfig(name="local", transport="embedded", engine="sglang-cpu", model="tiny-hybrid")
@@ -26,12 +27,45 @@ def home(tmp_path: Path) -> Iterator[Path]:
         remove_embedded(tmp_path, "local")
 
 
-def test_two_at_once_provision_one_after_the_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two sessions, as two processes have them; the installing itself, which takes minutes, is only noted."""
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of hosts on which something was installed: that itself takes minutes, and is only noted."""
+    hosts: list[str] = []
+
+    def install(host: CpuHost, folder: Path, progress: Progress) -> list[str]:
+        hosts.append(host.unit)
+        return ["environment"]
+
+    monkeypatch.setattr(first_use, "provision_environment", install)
+    monkeypatch.setattr(first_use, "provision_models", lambda host, progress: [])
+    monkeypatch.setattr(first_use, "provision_services", lambda session, progress, restart: [])
+    monkeypatch.setattr(first_use, "require_free_port", lambda session, port, setting: None)
+    return hosts
+
+
+def test_a_host_on_which_a_run_works_is_left_as_it_is(
+    home: Path, installed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    with open_session(CONFIG, home) as session:
+        first_use.first_use(session, lambda text, done, total: said.append(text))
+        monkeypatch.setattr(first_use.wheels, "source_hash", lambda folder: "edited")
+        lock.take(session.releases, "r-one")
+        assert first_use.first_use(session, lambda text, done, total: said.append(text)) == []
+        assert (len(installed), len(said)) == (1, 1)
+        assert "left as it is while a run works there" in said[0]
+        lock.release(session.releases, "r-one")
+        assert first_use.first_use(session, lambda text, done, total: None) == ["environment"]
+
+
+def test_two_at_once_provision_one_after_the_other(
+    home: Path, installed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sessions, as two processes have them."""
     at_work: list[str] = []
     waited: list[str] = []
 
-    def install(host: object, folder: Path, progress: Progress) -> list[str]:
+    def install(host: CpuHost, folder: Path, progress: Progress) -> list[str]:
         at_work.append("begin")
         deadline = time.monotonic() + 10
         while not waited and time.monotonic() < deadline:
@@ -40,9 +74,6 @@ def test_two_at_once_provision_one_after_the_other(home: Path, monkeypatch: pyte
         return ["environment"]
 
     monkeypatch.setattr(first_use, "provision_environment", install)
-    monkeypatch.setattr(first_use, "provision_models", lambda host, progress: [])
-    monkeypatch.setattr(first_use, "provision_services", lambda session, progress, restart: [])
-    monkeypatch.setattr(first_use, "require_free_port", lambda session, port, setting: None)
 
     def use(_: int) -> list[str]:
         with open_session(CONFIG, home) as session:
