@@ -120,9 +120,9 @@ class FleetRun:
         canary = bool(left) and left[0] == self.fleet.hosts[0]
         while self.running or (left and not self._failed()):
             limit = 1 if canary and self.fleet.hosts[0] not in self.codes else self.fleet.at_once
-            while left and len(self.running) < limit and not self._failed():
-                self._begin(left.pop(0))
             try:
+                while left and len(self.running) < limit and not self._failed():
+                    self._begin(left.pop(0))
                 self._look()
                 time.sleep(POLL_S)
             except KeyboardInterrupt:

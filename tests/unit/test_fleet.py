@@ -142,6 +142,20 @@ def test_ctrl_c_reaches_every_running_host_and_nothing_else_begins(
     assert len(at.began) <= 3
 
 
+def test_ctrl_c_while_a_host_begins_reaches_those_that_run(store: Store) -> None:
+    at = site(store, 3)
+    started: list[Process] = []
+
+    def start(host: str, new: bool) -> Process:
+        if host == "c":
+            raise KeyboardInterrupt
+        started.append(at.start(host, new))
+        return started[-1]
+
+    assert FleetRun(store, at.fleet, start, lambda _text: None).carry_out() is ExitCode.INTERRUPTED
+    assert [(run.host, run.interrupted) for run in started] == [("a", False), ("b", True)]
+
+
 def test_a_fleet_is_found_again_by_id_and_as_the_newest(store: Store) -> None:
     at = site(store)
     assert find_fleet(store, "f1") == find_fleet(store, "last") == at.fleet
