@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from orchestrator.errors import PlanStaleError, UsageError
@@ -46,6 +46,8 @@ class _LookContext(Context):
     def log(self, line: str) -> None: ...
 
     def metric(self, name: str, value: float, **labels: str) -> None: ...
+
+    def fact(self, kind: str, key: str, data: Mapping[str, Any]) -> None: ...
 
     def progress(self, text: str, done: float | None = None, total: float | None = None) -> None: ...
 
@@ -120,7 +122,8 @@ def _planned(session: RunSession, spec: TaskSpec, fresh: set[str]) -> PlannedTas
 
 
 def _task(session: RunSession, spec: TaskSpec, action: str, reason: str, changes: tuple[Change, ...]) -> PlannedTask:
-    return PlannedTask(spec.key, spec.content, spec.priority, action, session.masked(reason), changes)
+    shown = tuple(Change(*session.masked(astuple(change))) for change in changes)
+    return PlannedTask(spec.key, spec.content, spec.priority, action, session.masked(reason), shown)
 
 
 def _action(session: RunSession, spec: TaskSpec, context: _LookContext) -> tuple[str, str]:

@@ -78,6 +78,27 @@ def test_preview_tells_what_would_happen_and_changes_nothing(store: Store, host:
     assert look_at(store, spec, host, text="one").plan_id == planned.plan_id
 
 
+def test_a_plan_shows_no_secrets_and_keeps_no_facts(store: Store, host: FakeHost) -> None:
+    class Rewrite(Copy):
+        def probe(self, ctx: TaskContext) -> Probe:
+            ctx.fact("unit", "hunter2", {"seen": True})
+            return Probe(False, "the unit says hunter2")
+
+    spec = graph(task("a", Rewrite("x"), changes_host=True))
+    settings = {"text": "KEY=hunter2"}
+    planned = preview(
+        store,
+        spec,
+        lambda name: host,
+        host="local",
+        settings=settings,
+        mask=lambda text: text.replace("hunter2", "***"),
+    )
+    assert planned.tasks[0].changes == (Change("file", "/opt/x", "written", "+KEY=***"),)
+    assert "hunter2" not in str(planned)
+    assert (store.events.count(), store.facts.list("unit")) == (0, [])
+
+
 def test_a_plan_that_no_longer_fits_names_the_task(store: Store, host: FakeHost) -> None:
     spec = graph(task("a", Copy("x"), changes_host=True))
     planned = look_at(store, spec, host, text="one")
