@@ -10,6 +10,7 @@ from orchestrator.hosts.guard import held_for, leased_for
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.systemd_trigger import SystemdTrigger
+from orchestrator.remote.longwork import WORK_UNITS
 from orchestrator.remote.processes import processes
 from orchestrator.remote.systemd_driver import SystemdDriver
 from orchestrator.store.store import Store
@@ -55,9 +56,11 @@ def _clean(session: HostSession) -> list[str]:
 
 
 def _without_side_engines(session: HostSession) -> list[str]:
-    """What an operator who was lost left running beside the service: a canary, an engine under measurement."""
+    """What an operator who was lost left running: a canary, an engine under measurement, long work such as the oracle's."""
     driver, stem = session.services, session.unit.removesuffix(".service").replace("@", "-")
-    names = driver.installed(f"{stem}-") if isinstance(driver, SystemdDriver) else []
+    if not isinstance(driver, SystemdDriver):
+        return []
+    names = [*driver.installed(f"{stem}-"), *driver.installed(WORK_UNITS)]
     for name in names:
         driver.remove(name)
     return [f"the unit {name}" for name in names]
@@ -78,6 +81,11 @@ def _own_of(replica: HostSession) -> tuple[str, ...]:
 def _undecorate(session: HostSession) -> list[str]:
     """The unit as it was found, and no dead man's switch."""
     done: list[str] = []
+    left = session.deadman.status()
+    cut_off = left.state in ("armed", "firing")
+    if cut_off:  # the previous release first: nobody else would start what a switch had stopped
+        session.deadman.fire(left.token)
+        done.append("the armed dead man's switch")
     definition = session.services.definition(session.unit)
     overridden = definition is not None and definition.overridden
     if overridden:
@@ -85,12 +93,9 @@ def _undecorate(session: HostSession) -> list[str]:
         done.append(f"the drop-in of {session.unit} (the service runs as it was found)")
     # An earlier attempt may have been cut off here: a process must not lose the files that it runs from.
     running = session.services.status(session.unit).running
-    if running and (overridden or _runs_from(session, session.releases.layout.releases)):
+    ours = running and (overridden or _runs_from(session, session.releases.layout.releases))
+    if ours or (cut_off and not running):
         session.services.restart(session.unit)
-    status = session.deadman.status()
-    if status.state == "armed":
-        session.deadman.disarm(status.token)
-        done.append("the armed dead man's switch")
     if isinstance(session.deadman.trigger, SystemdTrigger):
         session.deadman.trigger.stop()
     return done

@@ -13,6 +13,7 @@ from orchestrator.transport.base import CommandTimeout, Transport
 
 # The exit code is a file: it outlives the unit, the connection and a restart of the host.
 _WRAPPER = 'rm -f "$0"; "$@"; code=$?; echo $code > "$0.part" && mv -f "$0.part" "$0"; exit $code'
+WORK_UNITS = "orchestrate-work-"  # how the names of its units begin
 POLL_S = 1.0
 
 
@@ -29,7 +30,7 @@ class LongWork:
     @property
     def unit(self) -> str:
         suffix = ".service" if self.services.kind == "systemd" else ""
-        return f"orchestrate-work-{self.name}{suffix}"
+        return f"{WORK_UNITS}{self.name}{suffix}"
 
     @property
     def _exit_file(self) -> str:

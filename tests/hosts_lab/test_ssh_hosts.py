@@ -196,6 +196,7 @@ def test_clean_leaves_the_service_as_it_was_and_nothing_of_ours(
         session.services.install(left)
         session.services.start(left.name)
         assert "30min" in machine.inside("systemctl show -p RuntimeMaxUSec sglang-canary.service")
+        session.work("oracle-1").start(["/bin/sleep", "3600"])
         lock.take(session.releases, "r-of-another-machine")
         with open_store(f"sqlite:///{tmp_path}/state.db") as store:
             with pytest.raises(LockedError, match="r-of-another-machine"):
@@ -204,6 +205,8 @@ def test_clean_leaves_the_service_as_it_was_and_nothing_of_ours(
             removed = clean_host(machine.config(), tmp_path, store)
             assert "/opt/ddtree/releases" in removed
             assert "the unit sglang-canary.service" in removed
+            assert "the unit orchestrate-work-oracle-1.service" in removed
+            assert machine.inside("ls /etc/systemd/system | grep -c -e ^orchestrate- -e canary || true").strip() == "0"
             assert "inactive" in machine.inside("systemctl is-active sglang-canary.service || true")
             assert machine.inside("ls -d /opt/ddtree 2>/dev/null || true") == ""
             assert scene.whoami(machine) is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchestrateError
+from orchestrator.hosts import clean
 from orchestrator.hosts.session import HostSession
 from orchestrator.release import activate
 from orchestrator.release.activate import Activation, SwitchLost
@@ -161,3 +162,22 @@ def test_drift_names_the_file_and_shows_the_change(session: HostSession, built: 
     switched = activation.switch(release, source, deadline_s=60)
     assert [one.what for one in drift_of(activation, source, release)] == ["unit"]
     assert activation.confirm(switched.token)
+
+
+@pytest.mark.parametrize("cut_off_at", ["stopped", "started"])
+def test_cleaning_in_the_middle_of_a_switch_leaves_the_service_as_it_was_found(
+    session: HostSession, built: tuple[Manifest, Manifest], cut_off_at: str
+) -> None:
+    source, release = built
+
+    def lost(point: str) -> None:
+        if point == cut_off_at:
+            raise KeyboardInterrupt  # the operator's process ends here
+
+    with pytest.raises(KeyboardInterrupt):
+        session.activation().switch(release, source, deadline_s=3600, at=lost)
+    removed = clean._clean(session)
+    assert "the armed dead man's switch" in removed
+    assert ask(session)["argv"][-1] == "LINEAR"
+    assert found(session).launch == source.launch
+    assert session.deadman.status().state == "never armed"  # its folder is gone too
