@@ -25,6 +25,8 @@ from tasks.samples import RECORDED_PROMPTS, default_prompts, sample_from_json
 from tasks.serving import SIDE_PURPOSES, side_name
 from tasks.tree_arms import TreeArms
 
+KEY = "benchmark"
+
 
 class BenchBudgets(Action):
     """Linear against each budget on the same host, same flags, adjacent blocks; rows are kept as they come."""
@@ -93,7 +95,7 @@ class BenchBudgets(Action):
         return prompts
 
     def verify(self, ctx: TaskContext) -> Evidence:
-        found = ctx.output("benchmark")
+        found = ctx.output(KEY)
         verdict = found["verdict"]
         return Evidence(
             checked=f"paired sweep, {found['rows']} rows, {found['valid_rows']} valid",
@@ -130,8 +132,16 @@ def _progress(ctx: TaskContext, text: str, done: float, total: float) -> None:
 
 
 def _rows_of_this_run(ctx: TaskContext) -> list[Row]:
-    """Rows of an attempt that was interrupted; the newest of each key counts."""
-    newest = {fact.key: fact.data for fact in ctx.store.facts.list("bench.row", run_id=ctx.run_id)}
+    """Rows of an attempt that was interrupted, as long as they are fresh; the newest of each key counts.
+
+    Those of a sweep that came to its end are left aside: it is measured again because it counts no more.
+    """
+    since = ctx.store.clock() - knobs_of(ctx).fresh_s
+    proof = ctx.store.tasks.get(ctx.run_id, KEY).evidence_id
+    if proof is not None:
+        since = max(since, ctx.store.evidence.get(proof).at)
+    facts = ctx.store.facts.list("bench.row", run_id=ctx.run_id)
+    newest = {fact.key: fact.data for fact in facts if fact.at > since}
     return [row_from_json(data) for data in newest.values()]
 
 
@@ -175,7 +185,7 @@ class Decide(Action):
         return Probe(False, "a decision is made in every run")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        found = decision(knobs_of(ctx), ctx.output("benchmark").get("verdict"), ctx.output("smoke").get("lost", []))
+        found = decision(knobs_of(ctx), ctx.output(KEY).get("verdict"), ctx.output("smoke").get("lost", []))
         if found["lost"]:
             ctx.log(f"not offered by the tree, offered by the linear service: {', '.join(found['lost'])}")
         return found

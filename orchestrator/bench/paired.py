@@ -69,13 +69,24 @@ def run_paired_sweep(
     settings = RowSettings(max_tokens, temperature, seed, max_live_load, client_delay_limit_s, set_hash(prompts))
     sweep = _Sweep(
         linear, tree, list(budgets), list(prompts), pairs, settings, list(concurrencies), group_size,
-        margin, tie_nats, judge_of_ties, list(warm_up), on_row, on_progress, out_of_time, [r for r in done_rows if r.set_hash == settings.set_hash],
+        margin, tie_nats, judge_of_ties, list(warm_up), on_row, on_progress, out_of_time, _of_this_sweep(done_rows, settings, group_size),
     )  # fmt: skip
     if beside:
         sweep.run_beside()
     else:
         sweep.run_in_turns()
     return sweep.result(min_pairs)
+
+
+def _of_this_sweep(rows: Sequence[Row], settings: RowSettings, group_size: int) -> list[Row]:
+    """Those of the same prompts, dealt out and asked in the same way: others cannot stand beside new ones."""
+    asked = settings.set_hash, settings.max_tokens, settings.temperature
+    return [
+        row
+        for row in rows
+        if (row.set_hash, row.max_tokens, row.temperature) == asked
+        and len(row.requests) == max(group_size, row.concurrency)
+    ]
 
 
 @dataclass

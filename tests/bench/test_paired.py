@@ -143,6 +143,18 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(beside: bool) -> None:
         assert len(b.rows) - before == len(result.rows) - len(kept)
 
 
+@pytest.mark.parametrize(
+    "other", [{"max_tokens": 24}, {"temperature": 0.7}, {"group_size": 2}, {"prompts": PROMPTS[1:]}]
+)
+def test_rows_that_were_asked_otherwise_do_not_count(other: dict[str, Any]) -> None:
+    with bench() as b:
+        before = b.sweep([15], pairs=2).rows
+        b.rows.clear()
+        again = b.sweep([15], pairs=2, done_rows=before, **other)
+    assert list(again.rows) == b.rows
+    assert len(b.rows) == 4
+
+
 def test_a_finished_sweep_opens_no_server_again() -> None:
     with bench() as b:
         done = b.sweep([15], pairs=3).rows
