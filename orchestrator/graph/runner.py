@@ -12,7 +12,7 @@ from orchestrator.graph.heartbeat import heartbeat
 from orchestrator.graph.model import Cancelled, GraphSpec, State
 from orchestrator.graph.plan import Plan
 from orchestrator.graph.rollback import roll_back, to_undo
-from orchestrator.graph.scheduler import NOT_SELECTED, Limits, Scheduler
+from orchestrator.graph.scheduler import NOT_SELECTED, Limits, Scheduler, SkipRefused
 from orchestrator.graph.session import Listener, RunSession, SessionFactory
 from orchestrator.graph.signals import stop_on_signals
 from orchestrator.store.jsontext import Mask, storable
@@ -203,9 +203,10 @@ class Runner:
         reason = str(error) or type(error).__name__
         if session.stop.kind == "lock_lost":
             return _stopped(session)
-        if isinstance(error, LockedError):  # somebody else works there: nothing is touched, also not to undo
+        # Where somebody else works, or a wrong option was given, nothing is touched, also not to undo.
+        if isinstance(error, LockedError | SkipRefused):
             state = RunState.INTERRUPTED if to_undo(session) else RunState.FAILED
-            return _Ending(state, ExitCode.LOCKED, reason)
+            return _Ending(state, error.exit_code, reason)
         if to_undo(session):
             return self._back(session, reason)
         code = error.exit_code if isinstance(error, OrchestrateError) else ExitCode.FAILED_UNCHANGED

@@ -23,6 +23,10 @@ _URGENCY = {Priority.HIGH: 0, Priority.MEDIUM: 1, Priority.LOW: 2}
 _NEVER_RETRIED = (UsageError, PlanStaleError, LockedError, StoreError, StaleTask)
 
 
+class SkipRefused(UsageError):
+    """Somebody asked to leave out a task that changed the host: a mistake for which nothing is undone."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much happens at once, and how patient the scheduler is."""
@@ -145,7 +149,9 @@ class Scheduler:
         store = self.session.store
         task = store.tasks.get(self.session.run_id, key)
         if task.why_not_skipped and (reason != NOT_SELECTED or task.state is State.UNKNOWN):
-            self.failure, self.failed_key = UsageError(task.why_not_skipped), key
+            decided = self.session.outcome is not None and key in self.session.outcome.skip
+            error = UsageError if decided else SkipRefused
+            self.failure, self.failed_key = error(task.why_not_skipped), key
             return
         with self.session.record() as event:
             change = {"reason": self.session.masked(reason), "finished_at": store.clock(), "output_json": None}

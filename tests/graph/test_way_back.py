@@ -167,6 +167,25 @@ def test_a_change_that_stands_is_undone_when_the_run_decides_against_it(store: S
     assert "task cut-over may not be skipped: an earlier attempt began to change the host" in second.reason
 
 
+def test_a_change_that_runs_again_is_not_left_out_and_nothing_is_undone_for_asking(
+    store: Store, host: FakeHost
+) -> None:
+    stopped: list[str] = []
+    spec = graph(
+        task("look", Do(verify=lambda ctx: Evidence("looked", "fine", expires_after_s=0.0))),
+        task("change", Effect("x"), "look", changes_host=True),
+        task("last", Do(lambda ctx: {} if stopped else _interrupt(ctx)), "change"),
+        rollback_check=NothingLeft(),
+    )
+    run_id = runner(store, spec, host).run().run_id
+    stopped.append("once")
+    refused = runner(store, spec, host).run(run_id, resume=True, skip=["change"])
+    assert (refused.state, refused.exit_code, host.parts()) == (RunState.INTERRUPTED, ExitCode.USAGE, {"x"})
+    assert "task change may not be skipped" in refused.reason
+    assert runner(store, spec, host).run(run_id, resume=True).exit_code == 0
+    assert host.lines() == ["make x"]
+
+
 def test_what_a_skipped_task_gave_before_is_forgotten(store: Store, host: FakeHost) -> None:
     spec = graph(task("a", Effect("x"), changes_host=True), task("b", Break(), "a"), rollback_check=NothingLeft())
     first = runner(store, spec, host).run()
