@@ -30,6 +30,10 @@ class Runs:
 
     def create(self, run_id: str, graph: str, host: str, definition: str, settings: Mapping[str, str]) -> RunRecord:
         with self._database.write() as tx:
+            if tx.one("SELECT 1 FROM runs WHERE id = ?", (run_id,)):
+                raise UsageError(
+                    f"there is a run {run_id} already: `orchestrate run {graph} --resume {run_id}` goes on"
+                )
             tx.execute(
                 "INSERT INTO runs (id, graph, host, state, reason, settings_json, definition, process, started_by,"
                 " started_from, created_at, number) VALUES (?, ?, ?, ?, '', ?, ?, '', ?, ?, ?,"

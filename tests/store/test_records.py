@@ -103,6 +103,13 @@ def test_a_run_that_someone_works_on_cannot_be_taken(store: Store, store_url: st
     assert store.runs.take("r1", RunState.RUNNING).state is RunState.RUNNING
 
 
+def test_an_id_names_one_run_also_when_two_processes_choose_it(store: Store) -> None:
+    store.runs.create("r-same", "g", "one", "definition", {})
+    with pytest.raises(UsageError, match="there is a run r-same already"):
+        store.runs.create("r-same", "g", "two", "definition", {})
+    assert store.runs.get("r-same").host == "one"
+
+
 def test_runs_are_found_by_a_unique_beginning(store: Store) -> None:
     add_run(store, "r20260101-aaaa")
     add_run(store, "r20260102-bbbb")
