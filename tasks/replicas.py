@@ -32,7 +32,10 @@ def waiting(ctx: TaskContext) -> Waiting:
 
 @contextlib.contextmanager
 def out_of_rotation(ctx: TaskContext, replica: HostSession) -> Iterator[None]:
-    """No request reaches the replica during the block. After a failure it stays out, until it was restored."""
+    """No request reaches the replica during the block. After a failure it stays out, until it was restored.
+
+    Without an operator the host itself ends that: by its guard until the dead man's switch is armed, then by the switch.
+    """
     rotation.take_out(replica, waiting(ctx))
     if replica.config.router.enabled:
         ctx.log(f"{replica.unit} left the router, and nothing runs on it any more")
@@ -51,7 +54,7 @@ def bring_back(ctx: TaskContext, replica: HostSession, target: Manifest) -> None
         return
     if not is_serving(replica, target):
         try:
-            rotation.take_out(replica, waiting(ctx))
+            rotation.take_out(replica, waiting(ctx), unguarded=ctx.log)
         except OrchestrateError as error:
             ctx.log(f"{replica.unit} is restored without waiting for its requests: {error}")
         pids = gpu_pids(replica)
@@ -75,8 +78,11 @@ def rotation_changes(replica: HostSession) -> tuple[Change, ...]:
     """What a plan says of a replica's way out of the router and back; empty on a host without one."""
     if not replica.config.router.enabled:
         return ()
-    limit = replica.config.router.drain_timeout_s
-    said = f"takes {worker_url(replica.config)} out, waits at most {limit:g} s until nothing runs there, puts it back"
+    router = replica.config.router
+    said = (
+        f"takes {worker_url(replica.config)} out, waits at most {router.drain_timeout_s:g} s until nothing runs there, "
+        f"puts it back; without a word from here for {router.rejoin_after_s:g} s the host does"
+    )
     return (Change("service", f"{replica.config.router_unit}, {replica.unit}", said),)
 
 

@@ -16,7 +16,7 @@ from orchestrator.remote.systemd_driver import SystemdDriver
 from orchestrator.store.store import Store
 from orchestrator.transport.embedded import embedded_folder, remove_embedded
 
-OWN = ("releases", "deadman", "env", "work", "tools", "current", "known-good.json")
+OWN = ("releases", "deadman", "rejoin", "env", "work", "tools", "current", "known-good.json")
 REMOVE = 'cd "$1" && shift && rm -rf -- "$@"'
 
 
@@ -75,7 +75,7 @@ def _runs_from(session: HostSession, folder: str) -> bool:
 
 def _own_of(replica: HostSession) -> tuple[str, ...]:
     layout = replica.releases.layout
-    return posixpath.basename(layout.current), posixpath.basename(layout.deadman)
+    return tuple(posixpath.basename(path) for path in (layout.current, layout.deadman, layout.rejoin))
 
 
 def _undecorate(session: HostSession) -> list[str]:

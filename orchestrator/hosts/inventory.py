@@ -89,6 +89,7 @@ class Router(Section):
     """SGLang's own router (package sglang-router) in front of the replicas; its unit is started like any service.
 
     It must know the replicas as http://WORKERS:PORT. drain_timeout_s: how long a replica's last requests may take.
+    rejoin_after_s: after how long without a word from its operator the host puts a replica back that was taken out.
     """
 
     enabled: bool = False
@@ -97,6 +98,7 @@ class Router(Section):
     workers: str = "127.0.0.1"
     policy: Literal["random", "round_robin", "cache_aware", "power_of_two"] = "cache_aware"
     drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    rejoin_after_s: Annotated[float, Field(ge=2)] = 60.0
 
 
 class Notify(Section):

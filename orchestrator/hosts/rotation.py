@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from orchestrator.errors import OrchestrateError
+from orchestrator.errors import HostError, OrchestrateError
+from orchestrator.hosts.comeback import Comeback
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 from orchestrator.remote.router import Router, Waiting, worker_url
@@ -56,14 +57,17 @@ def _waiting(row: dict[str, int]) -> int:
     return 0 if "num_reqs" in row else int(row.get("num_waiting_reqs", 0))
 
 
-def take_out(session: HostSession, waiting: Waiting) -> None:
+def take_out(session: HostSession, waiting: Waiting, unguarded: Callable[[str], None] | None = None) -> None:
     """Remove a replica from its router and wait until nothing runs on it; nothing on a host without a router.
 
-    Refused when it is the last healthy one: requests would fail.
+    The host is told first, and puts it back alone when its operator is lost on the way. Refused when that cannot be
+    told (with `unguarded` it only hears why: a full disk must keep no service from its way back), and for the last
+    healthy replica: requests would fail.
     """
     if not session.config.router.enabled:
         return
     url = worker_url(session.config)
+    guard = Comeback(session)
     with router_of(session) as router:
         others = router.healthy() - {url}
         if not others:
@@ -71,9 +75,24 @@ def take_out(session: HostSession, waiting: Waiting) -> None:
                 f"{session.unit} is the only healthy replica behind the router on {session.name!r}, so it stays; "
                 "bring another one back first."
             )
+        _arm(guard, unguarded)
+        waiting = guard.beating(waiting)
         router.remove(url, QUEUE_S, waiting)
     if session.services.status(session.unit).running:
         _drain(session, waiting)
+    guard.beat()  # the time in which the switch is armed begins now
+
+
+def _arm(guard: Comeback, unguarded: Callable[[str], None] | None) -> None:
+    try:
+        guard.arm()
+    except HostError:
+        raise
+    except OrchestrateError as error:
+        if unguarded is None:
+            raise
+        guard.token = ""
+        unguarded(f"{guard.session.unit} leaves the router without the host's own guard: {error}")
 
 
 def _drain(session: HostSession, waiting: Waiting) -> None:
@@ -100,3 +119,4 @@ def put_back(session: HostSession, waiting: Waiting) -> None:
     if session.config.router.enabled:
         with router_of(session) as router:
             router.add(worker_url(session.config), session.config.service.start_timeout_s, waiting)
+        Comeback(session).drop()

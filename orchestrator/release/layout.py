@@ -43,6 +43,11 @@ class Layout:
         return posixpath.join(self.root, f"deadman{self.suffix}")
 
     @property
+    def rejoin(self) -> str:
+        """What the host knows of a replica that is out of its router."""
+        return posixpath.join(self.root, f"rejoin{self.suffix}")
+
+    @property
     def lock(self) -> str:
         return posixpath.join(self.root, "lock.json")
 

@@ -39,13 +39,17 @@ def worker_url(config: HostConfig) -> str:
     return f"http://{config.router.workers}:{config.service.port}"
 
 
+def workers_api(config: HostConfig) -> str:
+    """Where the router's host reaches its list of replicas."""
+    return f"http://127.0.0.1:{config.router.port}/workers"
+
+
 def rejoin_command(config: HostConfig) -> tuple[str, ...]:
     """What the host runs to tell its router of a replica that it restored by itself; it never fails.
 
-    A router that asks for a key is told by the next run instead: a key must not stand in an argument list.
+    A router that asks for a key is told by the guard of `hosts/comeback.py`: a key must not stand in an argument list.
     """
-    api = f"http://127.0.0.1:{config.router.port}/workers"
-    return ("/bin/sh", "-c", 'python3 -c "$0" "$1" "$2" || true', REJOIN, api, worker_url(config))
+    return ("/bin/sh", "-c", 'python3 -c "$0" "$1" "$2" || true', REJOIN, workers_api(config), worker_url(config))
 
 
 @dataclass(frozen=True)

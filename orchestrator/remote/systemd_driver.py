@@ -202,6 +202,11 @@ class SystemdDriver:
     def disable(self, name: str) -> None:
         self._root([*self.scope.systemctl, "disable", "--now", name])
 
+    def run_apart(self, name: str, argv: Sequence[str]) -> None:
+        """Begin a command that goes on without the login, as a unit that lasts as long as it and leaves no file."""
+        begin = ["systemd-run", *self.scope.systemctl[1:], "--collect", "--quiet", f"--unit={name}", "--", *argv]
+        self._root(begin, check=True)
+
     def reload(self) -> None:
         self._root([*self.scope.systemctl, "daemon-reload"], check=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import OrchestrateError
+from orchestrator.hosts.comeback import Comeback
 from orchestrator.release import build
 from orchestrator.remote import systemd_text
 from orchestrator.remote.services import ServiceUnit
@@ -107,6 +109,45 @@ def test_a_reboot_before_the_confirmation_starts_the_previous_release(
         until(lambda: session.deadman.status().state == "fired")
         assert "restarted" in session.deadman.status().why
         assert session.releases.current() == source.id
+
+
+ROUTER = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        with open("/run/told", "ab") as file: file.write(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(202); self.send_header("Content-Length", "0"); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
+
+
+def test_a_replica_out_of_its_router_is_put_back_after_the_login_is_gone(
+    machine: LabHost, connect: OpenSession
+) -> None:
+    units = "/etc/systemd/system"
+    machine.inside(
+        "systemctl disable -q --now sglang.service && "
+        f"cp {units}/sglang.service {units}/sglang-0.service && systemctl daemon-reload && systemctl start sglang-0"
+    )
+    machine.inside(f"systemd-run --quiet --unit=router python3 -c {shlex.quote(ROUTER)}")
+    router = {"enabled": True, "port": 8000, "rejoin_after_s": 3}
+    with connect(machine, replicas=2, router=router) as session:
+        until(lambda: scene.whoami(machine) is not None)
+        guard = Comeback(session)
+        guard.arm()
+        guard.beat()
+        name = f"orchestrate-rejoin-{guard.token}.service"
+        assert machine.inside(f"systemctl is-active {name}").strip() == "active"
+    machine.link(False)
+    until(lambda: "30000" in machine.inside("cat /run/told 2>/dev/null || true"))
+    until(lambda: machine.inside(f"systemctl list-units --all --no-legend {name}") == "")
+    machine.link(True)
+    assert machine.inside("ls /opt/ddtree/rejoin").split() == ["lock", "rejoin.py", "result.json"]
+    with (
+        connect(machine, replicas=2, router=router) as session,
+        pytest.raises(OrchestrateError, match="no longer held"),
+    ):
+        Comeback(session, guard.token).beat()
 
 
 def test_a_unit_of_our_own_fails_loudly_and_leaves_nothing(machine: LabHost, connect: OpenSession) -> None:

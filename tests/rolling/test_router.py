@@ -5,7 +5,11 @@ The engines are stand-ins so that thousands of requests take seconds; test_engin
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +20,7 @@ import pytest
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import TaskContext
 from orchestrator.hosts import rotation
+from orchestrator.hosts.comeback import Comeback
 from orchestrator.hosts.first_use import router_host
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.readiness import wait_ready
@@ -36,6 +41,7 @@ from tests.rolling.under_load import load, wait_until
 REPOSITORY = Path(__file__).resolve().parents[2]
 STANDIN = Path(__file__).with_name("standin.py")
 REPLICAS, STREAMS, REQUESTS = 3, 16, 1000
+REJOIN_S = 4.0
 
 
 def quiet(_text: str, _done: float | None, _total: float | None) -> None:
@@ -71,6 +77,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostSession]:
                 ready(replica)
             provision_router(router_host(session), quiet)
             wait_until(lambda: all(rotation.in_rotation(one) for one in session.replicas()), 60)
+            with session.http() as engine:
+                SAMPLES[:] = take_samples(engine, default_prompts(SAMPLE_PROMPTS), 16)
             yield session
     finally:
         remove_embedded(home, "local")
@@ -145,8 +153,6 @@ def algorithms(host: HostSession) -> list[Any]:
 
 
 def test_no_request_fails_while_replicas_are_rolled_forth_and_back(host: HostSession, tmp_path: Path) -> None:
-    with host.http() as engine:
-        SAMPLES[:] = take_samples(engine, default_prompts(SAMPLE_PROMPTS), 16)
     ctx, action = Ctx(host), ToTree()
     found = [action.previous(ctx, replica).id for replica in host.replicas()]  # type: ignore[arg-type]
     with load(url(host), tmp_path / "deploy.json", STREAMS, REQUESTS) as deploy:
@@ -232,6 +238,85 @@ def test_a_host_that_went_back_by_itself_tells_the_router(host: HostSession) -> 
     wait_until(lambda: rotation.in_rotation(replica), 60)
     assert algorithms(host) == ["DFLASH"] * REPLICAS
     assert replica.releases.current() == found.id
+
+
+@contextlib.contextmanager
+def a_long_request(replica: HostSession) -> Iterator[None]:
+    """Something that a drain has to wait for: half a minute of tokens, fetched by nobody."""
+    body = {"model": "standin", "prompt": "long", "max_tokens": 3000, "stream": True}
+    wish = urllib.request.Request(
+        f"http://127.0.0.1:{replica.config.service.port}/v1/completions", json.dumps(body).encode()
+    )
+    with urllib.request.urlopen(wish, timeout=60):
+        yield
+
+
+def lose_an_operator(host: HostSession, number: int) -> None:
+    """One that took a replica out and is killed while its requests still run."""
+    config = host.declared or host.config
+    config = config.model_copy(update={"router": config.router.model_copy(update={"rejoin_after_s": REJOIN_S})})
+    command = [
+        sys.executable,
+        "-m",
+        "tests.rolling.operator",
+        str(host.state_dir),
+        config.model_dump_json(),
+        str(number),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as operator:
+        assert operator.stdout is not None
+        assert operator.stdout.readline() == "drains\n"
+        assert not rotation.in_rotation(host.replicas()[number])
+        operator.kill()
+
+
+def guard_result(replica: HostSession) -> dict[str, Any] | None:
+    """What the host decided without its operator; None as long as it waits."""
+    folder = Path(replica.releases.layout.rejoin)
+    if (folder / "away.json").exists():
+        return None
+    return dict(json.loads((folder / "result.json").read_text()))
+
+
+def test_a_replica_whose_operator_was_killed_while_it_drained_is_put_back_by_its_host(host: HostSession) -> None:
+    replica = host.replicas()[1]
+    before = replica.services.status(replica.unit).main_pid
+    with a_long_request(replica):
+        lose_an_operator(host, 1)
+        wait_until(lambda: rotation.in_rotation(replica), 60)
+    wait_until(lambda: guard_result(replica) is not None, 60)
+    assert guard_result(replica)["state"] == "back"  # type: ignore[index]
+    assert replica.services.status(replica.unit).main_pid == before
+    ctx, action = Ctx(host), ToTree()
+    action.apply(ctx)  # type: ignore[arg-type]
+    assert algorithms(host) == ["DDTREE"] * REPLICAS
+    action.undo(ctx)  # type: ignore[arg-type]
+    assert all(rotation.in_rotation(one) for one in host.replicas())
+    assert not list(Path(host.root).glob("rejoin*/away.json"))
+
+
+def test_a_replica_that_was_stopped_after_its_operator_was_lost_stays_out(host: HostSession) -> None:
+    replica = host.replicas()[1]
+    with a_long_request(replica):
+        lose_an_operator(host, 1)
+    replica.services.stop(replica.unit)
+    replica.services.start(replica.unit)  # by hand, with settings that nobody knows: whoever did that puts it back
+    ready(replica)
+    wait_until(lambda: guard_result(replica) is not None, 60)
+    assert guard_result(replica)["why"] == "the service was stopped meanwhile"  # type: ignore[index]
+    assert not rotation.in_rotation(replica)
+    rotation.put_back(replica, quiet)
+    assert rotation.in_rotation(replica)
+
+
+def test_a_run_that_lost_its_replica_to_the_host_does_not_go_on(host: HostSession) -> None:
+    """An operator that was away for too long must not stop a replica that gets requests again."""
+    guard = Comeback(host.replicas()[2])
+    guard.arm()
+    Comeback(host.replicas()[2]).arm()  # what the host knows is another guard's
+    with pytest.raises(OrchestrateError, match=r"sglang-2 of 'local' is no longer held out of the router"):
+        guard.beat()
+    guard.drop()
 
 
 def test_a_router_that_is_down_is_named(host: HostSession) -> None:
