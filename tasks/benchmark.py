@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.bench.arm import Arm
+from orchestrator.bench.arm import Arm, ArmFactory
 from orchestrator.bench.gpu import read_sample
 from orchestrator.bench.paired import run_paired_sweep
 from orchestrator.bench.prompts import Prompt, load_prompts, set_hash
@@ -58,11 +58,11 @@ class BenchBudgets(Action):
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
-        with TreeArms(ctx, knobs.budgets, _sampler(ctx)) as trees:
+        with self.trees(ctx) as tree:
             result = run_paired_sweep(
-                lambda: _linear_arm(ctx),
-                trees.arm,
-                knobs.budgets,
+                lambda: _linear_arm(ctx, self.beside(ctx)),
+                tree,
+                self.budgets(ctx),
                 self._prompts(ctx),
                 pairs=knobs.pairs,
                 max_tokens=knobs.max_tokens,
@@ -76,6 +76,19 @@ class BenchBudgets(Action):
                 done_rows=_rows_of_this_run(ctx),
             )
         return _kept(ctx, result)
+
+    def budgets(self, ctx: TaskContext) -> tuple[int, ...]:
+        return knobs_of(ctx).budgets
+
+    @contextlib.contextmanager
+    def trees(self, ctx: TaskContext) -> Iterator[Callable[[int], ArmFactory]]:
+        """What opens the tree's arm of a budget, for as long as the sweep lasts."""
+        with TreeArms(ctx, self.budgets(ctx), gpu_sampler(ctx)) as trees:
+            yield trees.arm
+
+    def beside(self, ctx: TaskContext) -> tuple[int, ...]:
+        """Main processes of servers under test that are no unit of ours."""
+        return ()
 
     def _prompts(self, ctx: TaskContext) -> list[Prompt]:
         """The prompts asked for, or the recorded ones on which the linear service does not repeat itself."""
@@ -145,8 +158,11 @@ def _rows_of_this_run(ctx: TaskContext) -> list[Row]:
     return [row_from_json(data) for data in newest.values()]
 
 
-def _sampler(ctx: TaskContext) -> Callable[[], HostSample | None] | None:
-    """Reads clocks, power, memory and foreign processes of the host's GPUs; None on a host that computes on its CPU."""
+def gpu_sampler(ctx: TaskContext, more: Sequence[int] = ()) -> Callable[[], HostSample | None] | None:
+    """Reads clocks, power, memory and foreign processes of the host's GPUs; None on a host that computes on its CPU.
+
+    more: main processes under test besides the units.
+    """
     if ctx.host.config.engine == "sglang-cpu":
         return None
     units = [ctx.host.unit, *(side_name(ctx.host, purpose) for purpose in SIDE_PURPOSES)]
@@ -157,15 +173,16 @@ def _sampler(ctx: TaskContext) -> Callable[[], HostSample | None] | None:
 
     def sample() -> HostSample | None:
         pids = [ctx.host.services.status(unit).main_pid for unit in units if ctx.host.services.definition(unit)]
-        return read_sample(run, [pid for pid in pids if pid])
+        return read_sample(run, [*more, *(pid for pid in pids if pid)])
 
     return sample
 
 
 @contextlib.contextmanager
-def _linear_arm(ctx: TaskContext) -> Iterator[Arm]:
+def _linear_arm(ctx: TaskContext, beside: Sequence[int]) -> Iterator[Arm]:
     with linear_engine(ctx) as engine:
-        yield Arm("linear", engine.url, 0, identity=engine.identity, sample=_sampler(ctx), flush=engine.may_flush)
+        sample = gpu_sampler(ctx, beside)
+        yield Arm("linear", engine.url, 0, identity=engine.identity, sample=sample, flush=engine.may_flush)
 
 
 class Decide(Action):

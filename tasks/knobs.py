@@ -29,6 +29,7 @@ MEANINGS = {
     "loads": "requests at once at which the budgets are measured, comma-separated; never above max_live_load",
     "prompts": "file with the prompts of the sweep (JSONL, or text with one a line; default: the recorded ones)",
     "against": "earlier sweep that this one must hold: a run, a release, or known-good (graph bench)",
+    "tree_server": "port or unit of a tree server that was started by hand on the host: the second arm, never stopped (graph bench)",
     "margin": "least relative gain worth a change (0.02 = 2 %)",
     "decide": "override of the verdict: adopt or keep-linear, with --reason",
     "reason": "why the verdict is overridden",
@@ -54,6 +55,7 @@ class Knobs:
     loads: tuple[int, ...]
     prompts: str | None
     against: str | None
+    tree_server: str | None
     margin: float
     decide: str | None
     reason: str
@@ -108,6 +110,7 @@ def read_knobs(config: HostConfig, settings: Mapping[str, str]) -> Knobs:
         loads=loads,
         prompts=values.get("prompts") or None,
         against=values.get("against") or None,
+        tree_server=values.get("tree_server") or None,
         margin=_number("margin", values.get("margin", "0.02"), 0.0, 1.0),
         decide=decide,
         reason=values.get("reason", "").strip(),

@@ -72,6 +72,7 @@ def find_earlier(ctx: TaskContext, name: str) -> StoredSweep:
     sweeps = [sweep for sweep in stored_sweeps(ctx.store, ctx.host.name) if sweep.run.id not in own]
     if name == KNOWN_GOOD:
         good = ctx.host.releases.known_good()
+        sweeps = [sweep for sweep in sweeps if sweep.of_other_server == bool(knobs_of(ctx).tree_server)]
         proofs = [sweep for one in good for sweep in sweeps if sweep.run.id == one.run_id]
         fitting = proofs or [sweep for one in good for sweep in sweeps if one.release in sweep.releases]
     else:

@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.bench.load import Level, Target, run_load
-from orchestrator.bench.prompts import WARM_UP, Prompt, native_prompt
+from orchestrator.bench.prompts import WARM_UP, Prompt, native_prompt, plain_text
 from orchestrator.bench.rows import HostSample, RequestFacts, Row
 from orchestrator.openai.client import Client, engine_settings, graphs_on, server_identity
 from orchestrator.openai.metrics_text import read_metrics
+from orchestrator.openai.records import Api
 from orchestrator.openai.spec_metrics import SpecNames, chain_length_between, names_for, stage_ms_between
 
 DELAY_LIMIT_S = 0.005
@@ -27,7 +28,8 @@ class Arm:
     switch: called before each block on this arm (run-time change of the tree's width). identity: a text that
     changes when the server process does; by default taken from the server's info. sample: reads the
     accelerator. flush: empty the prefix cache before each row (set False for a service that others use).
-    speculative: rows must show speculative steps (False for a plain-decoding control).
+    speculative: rows must show speculative steps (False for a plain-decoding control, and for a server that can't
+    tell). api: the interface that is measured; with OpenAI's completions prompts go as text, and texts are compared.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Arm:
     sample: Callable[[], HostSample | None] | None = None
     flush: bool = True
     speculative: bool = True
+    api: Api = Api.NATIVE
 
 
 ArmFactory = Callable[[], AbstractContextManager[Arm]]
@@ -85,6 +88,8 @@ class OpenArm:
 
     def native(self, prompt: Prompt) -> tuple[str, str | list[int]]:
         """Id and native form of a prompt, asked from the server once."""
+        if self.arm.api is not Api.NATIVE:
+            return prompt.id, list(prompt.input_ids) if prompt.input_ids is not None else plain_text(prompt)
         key = prompt.content_hash
         if key not in self._prompts:
             self._prompts[key] = native_prompt(self._client, prompt, self.arm.model)
@@ -110,6 +115,8 @@ class OpenArm:
     def _load(self, settings: RowSettings, prompts: Sequence[Prompt], concurrency: int) -> Any:
         target = Target(
             self.arm.base_url.rstrip("/").removesuffix("/v1"),
+            api=self.arm.api,
+            model=self.arm.model,
             api_key=self.arm.api_key,
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,

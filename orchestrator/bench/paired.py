@@ -277,7 +277,8 @@ class _Sweep:
         """
         lossless = self.gate.get(wide.budget)
         if line.temperature == 0:
-            same = [a.ids_sha == b.ids_sha for a, b in zip(line.requests, wide.requests, strict=True) if a.ids_sha]
+            compared = [a.same_output(b) for a, b in zip(line.requests, wide.requests, strict=True)]
+            same = [one for one in compared if one is not None]
             lossless = (all(same) or ties_found is not None) if same else lossless
         judged_line = judge(replace(line, other_graphs=wide.graphs, other_engine=wide.engine))
         judged_wide = judge(

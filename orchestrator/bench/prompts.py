@@ -124,5 +124,11 @@ def native_prompt(client: Client, prompt: Prompt, model: str = "default") -> str
         return list(prompt.input_ids)
     if prompt.text is not None:
         return prompt.text
-    messages = prompt.messages or ()
-    return client.tokenize(messages, model) or "\n".join(str(m.get("content", "")) for m in messages)
+    return client.tokenize(prompt.messages or (), model) or plain_text(prompt)
+
+
+def plain_text(prompt: Prompt) -> str:
+    """The text of a prompt without any template."""
+    if prompt.text is not None:
+        return prompt.text
+    return "\n".join(str(message.get("content", "")) for message in prompt.messages or ())

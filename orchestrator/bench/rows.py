@@ -45,7 +45,10 @@ def loop_share(ids: Sequence[object], longest_period: int = 32) -> float:
 
 @dataclass(frozen=True)
 class RequestFacts:
-    """One request of a row. Times in seconds. received: tokens that came with the answer; None where only text came."""
+    """One request of a row. Times in seconds. received: tokens that came with the answer; None where only text came.
+
+    ids_sha: of the token ids, or of the text where no ids came; text_sha: of the text, "" in rows of before.
+    """
 
     prompt_id: str
     asked_tokens: int
@@ -64,6 +67,14 @@ class RequestFacts:
     ids_sha: str
     loop_share: float
     received: int | None = None
+    text_sha: str = ""
+
+    def same_output(self, other: RequestFacts) -> bool | None:
+        """Whether both are the same output: by ids, or by text where one of them told no ids; None: nothing to compare."""
+        if self.received is not None and other.received is not None:
+            return self.ids_sha == other.ids_sha if self.ids_sha else None
+        mine, theirs = self.text_sha or self.ids_sha, other.text_sha or other.ids_sha
+        return mine == theirs if mine else None
 
     @staticmethod
     def of(done: Completion, asked_tokens: int, names: SpecNames) -> RequestFacts:
@@ -87,6 +98,7 @@ class RequestFacts:
             ids_sha=ids_hash(done.output_ids) or text_hash(done.text),
             loop_share=loop_share(done.output_ids or done.text.split()),
             received=None if done.text and not done.output_ids else len(done.output_ids),
+            text_sha=text_hash(done.text),
         )
 
     def counts(self) -> SpecCounts:

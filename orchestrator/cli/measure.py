@@ -86,6 +86,11 @@ def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
 @click.option(
     "--device", metavar="NAME", help="With --oracle: cpu, cuda or cuda:N; default: a GPU with room, else cpu."
 )
+@click.option(
+    "--tree-server",
+    metavar="PORT|UNIT",
+    help="Measure a DDTREE server that was started by hand on the host against the linear service; it is not stopped.",
+)
 @click.option("--linear-url", metavar="URL", help="Measure two servers that run already: the linear DFLASH one,")
 @click.option(
     "--tree-url",
@@ -117,6 +122,8 @@ def bench(
     **given: Any,
 ) -> int:
     by_url = {"control_token": control_token, "api_key": api_key, "reference": reference, "out": out}
+    if given["tree_server"] and (linear_url or tree_urls or oracle):
+        raise UsageError("--tree-server is measured through the host's connection, without --oracle and addresses.")
     if linear_url and tree_urls:
         return run_by_url(
             cli, linear_url, tree_urls, {**read_settings(settings), **given, **by_url, "prompts": prompts}
@@ -137,5 +144,8 @@ def bench(
         raise UsageError("--device belongs to --oracle; the sweep measures where the service runs.")
     if prompts:
         values["prompts"] = str(Path(prompts).resolve())
-    cli.confirm(f"Measure on {config.name}? Side engines are started there for a while.", yes=yes)
+    what = "Side engines are started there for a while."
+    if given["tree_server"]:
+        what = f"The linear service and {given['tree_server']} get requests; nothing is started or stopped."
+    cli.confirm(f"Measure on {config.name}? {what}", yes=yes)
     return bench_host(cli, config, values)

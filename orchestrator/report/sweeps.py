@@ -13,15 +13,20 @@ from orchestrator.store.store import Store
 
 SWEEP = "bench.json"  # the artifact in which a run keeps its sweep
 MEASURED_IN = "measured_in"  # in a task's output: the run whose sweep it speaks of
+TREE_SERVER = "tree_server"  # in a task's output: the server started by hand whose sweep it is
 RUNS_AT_MOST = 500
 
 
 @dataclass(frozen=True)
 class StoredSweep:
-    """A run that kept a sweep, and the releases it used (linear and tree)."""
+    """A run that kept a sweep, and the releases it used (linear and tree).
+
+    of_other_server: its tree was a server that somebody had started by hand, not a release.
+    """
 
     run: RunRecord
     releases: tuple[str, ...]
+    of_other_server: bool = False
 
     @property
     def sentence(self) -> str:
@@ -49,7 +54,8 @@ def stored_sweeps(store: Store, host: str) -> Iterator[StoredSweep]:
     for run in store.runs.list(host=host, limit=RUNS_AT_MOST):
         if any(artifact.name == SWEEP for artifact in store.artifacts.list(run.id)):
             outputs = [task.output or {} for task in store.tasks.list(run.id)]
-            yield StoredSweep(run, tuple(dict.fromkeys(name for out in outputs if (name := _release(out)))))
+            releases = tuple(dict.fromkeys(name for out in outputs if (name := _release(out))))
+            yield StoredSweep(run, releases, any(out.get(TREE_SERVER) for out in outputs))
 
 
 def _release(output: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from tasks.benchmark import BenchBudgets, Decide
 from tasks.inspect_model import InspectModel
 from tasks.knobs import read_knobs
 from tasks.oracle import LIMIT_S, RunOracle
+from tasks.other_server import FIND, BenchServer, FindServer
 from tasks.plans.deploy_ddtree import prepare
 from tasks.regression import HoldAgainst, skip_reason
 from tasks.rollback import BackAsFound
@@ -20,19 +21,33 @@ from tasks.samples import RECORDED_PROMPTS, default_prompts
 
 def build(request: GraphRequest) -> GraphSpec:
     """The sweep, or with the option `oracle` what can be said before deploying."""
-    read_knobs(request.host_config, request.settings)
+    knobs = read_knobs(request.host_config, request.settings)
     if request.options.get("oracle"):
         return _oracle(request)
+    if knobs.tree_server:
+        return _of_other_server()
     record, *rest = prepare()
-    tasks = (
-        replace(record, depends_on=()),
-        *rest,
+    sweep = _sweep(BenchBudgets(), "Benchmark tree budgets", "compare")
+    tasks = (replace(record, depends_on=()), *rest, *sweep)
+    return GraphSpec("bench", tasks, "Paired budget sweep with a verdict.", BackAsFound())
+
+
+def _of_other_server() -> GraphSpec:
+    record, *_ = prepare()
+    find = TaskSpec("find-server", "Find the tree server that was started by hand", "inspect", FindServer())
+    sweep = _sweep(BenchServer(), "Benchmark that server against the linear service", FIND)
+    tasks = (find, replace(record, depends_on=(FIND,)), *sweep)
+    return GraphSpec("bench", tasks, "Paired sweep of a server that runs already, which is left running.")
+
+
+def _sweep(action: BenchBudgets, said: str, after: str) -> tuple[TaskSpec, ...]:
+    return (
         TaskSpec(
             "benchmark",
-            "Benchmark tree budgets",
+            said,
             "measure",
-            BenchBudgets(),
-            ("compare", "record-linear"),
+            action,
+            (after, "record-linear"),
             occupies_host=True,
             timeout_s=14400,
         ),
@@ -46,7 +61,6 @@ def build(request: GraphRequest) -> GraphSpec:
             condition=skip_reason,
         ),
     )
-    return GraphSpec("bench", tasks, "Paired budget sweep with a verdict.", BackAsFound())
 
 
 def _oracle(request: GraphRequest) -> GraphSpec:

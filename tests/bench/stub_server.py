@@ -1,6 +1,6 @@
 """A scripted stand-in for an SGLang server: known latencies, chunking, token counts and faults. Tests only.
 
-It speaks just enough HTTP on a socket of its own that every byte and every pause is the script's.
+In a test's process (`running_stub`), or in one of its own: `stub_server.py --port N --script JSON`. It speaks just enough HTTP on a socket of its own that every byte and every pause is the script's.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ class Script:
 
     accept: tokens that the verify steps deliver, in turn. split: bytes per write (0 = an event per write).
     chain: what the plugin's metrics say of the spine (0 = no plugin). algorithm, nodes: what the server says of itself.
-    token: of the width switch ("" = no switch). gap: nats by which each token of the alphabet is likelier than the next. fault: see `Stub`; may be changed while the server runs.
+    token: of the width switch ("" = no switch). gap: nats by which each token of the alphabet is likelier than the next. openai_only: nothing but the OpenAI interface, as a server of somebody's own. fault: see `Stub`; may be changed while the server runs.
     """
 
     prefill_s: float = 0.0
@@ -45,6 +46,7 @@ class Script:
     nodes: int = 0
     token: str = ""
     gap: float | None = None
+    openai_only: bool = False
 
 
 def output_ids(prompt: str, n: int, salt: str = "") -> list[int]:
@@ -103,6 +105,9 @@ class Stub:
             return False
         if self.script.api_key and headers.get("authorization") != f"Bearer {self.script.api_key}":
             self._send(writer, 401, {"error": "wrong key"})
+            return True
+        if self.script.openai_only and path not in ("/v1/models", "/v1/completions"):
+            self._send(writer, 404, {"error": "not found"})
             return True
         if path == "/ddtree/width" and self.script.token:
             self._width(writer, method, raw, allowed=headers.get("x-ddtree-token") == self.script.token)
@@ -341,6 +346,16 @@ class Stub:
             yield "[DONE]"
 
 
+def argument(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+async def serve(script: Script, port: int) -> None:
+    """Until the process ends."""
+    async with await asyncio.start_server(Stub(script).handle, "127.0.0.1", port, limit=2**22) as server:
+        await server.serve_forever()
+
+
 @contextmanager
 def running_stub(script: Script | None = None, kind: type[Stub] = Stub) -> Iterator[Stub]:
     """The stub on a free loopback port, in a thread of its own."""
@@ -360,3 +375,7 @@ def running_stub(script: Script | None = None, kind: type[Stub] = Stub) -> Itera
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Script(**json.loads(argument("--script"))), int(argument("--port"))))
