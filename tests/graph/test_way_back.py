@@ -206,6 +206,21 @@ def _interrupt(ctx: TaskContext) -> Mapping[str, Any]:
         threading.Event().wait(0.01)
 
 
+@pytest.mark.parametrize("key", [one.key for one in deploy_graph().tasks])
+def test_ctrl_c_at_any_task_is_resumable(store: Store, host: FakeHost, key: str) -> None:
+    given = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = runner(store, deploy_graph(), host).run(on_event=_press_at("task.claimed", key))
+    finally:
+        signal.signal(signal.SIGINT, given)
+    assert (result.state, result.exit_code) == (RunState.INTERRUPTED, ExitCode.INTERRUPTED)
+    assert State.IN_PROGRESS not in {one.state for one in store.tasks.list(result.run_id)}
+    again = runner(store, deploy_graph(), host).run(result.run_id, resume=True)
+    assert again.exit_code == 0
+    assert set(states(store, result.run_id).values()) == {"completed"}
+    assert len(host.lines()) == len(set(host.lines())) == 7  # every effect once
+
+
 def test_an_effect_that_is_complete_when_stopped_counts(store: Store, host: FakeHost) -> None:
     def apply(ctx: TaskContext) -> Mapping[str, Any]:
         ctx.host.do("make x")

@@ -16,7 +16,7 @@ from orchestrator.hosts.session import open_session
 from orchestrator.hosts.trust import pin_key, shown_keys
 from orchestrator.release.drift import drift_of
 from orchestrator.release.found import find_service
-from orchestrator.remote.services import ServiceUnit
+from orchestrator.remote.services import Override, ServiceUnit
 from orchestrator.store.store import open_store
 from orchestrator.transport.base import (
     ConnectionLost,
@@ -92,6 +92,29 @@ def test_a_sudo_password_travels_on_stdin_only(
         pytest.raises(SudoUnavailable),
     ):
         session.transport.run(["id", "-u"], sudo=True)
+
+
+@pytest.mark.parametrize(
+    ("end", "mend"),
+    [
+        ("mv /etc/sudoers.d/deploy /root/", "mv /root/deploy /etc/sudoers.d/"),
+        ("chage -E 2000-01-01 deploy", "chage -E -1 deploy"),
+    ],
+    ids=["rights", "account"],
+)
+def test_sudo_that_expires_in_the_middle_is_named_and_the_service_goes_on(
+    machine: LabHost, connect: OpenSession, end: str, mend: str
+) -> None:
+    with connect(machine) as session:
+        assert session.transport.run(["id", "-u"], sudo=True, check=True).stdout == "0\n"
+        machine.inside(end)
+        with pytest.raises(SudoUnavailable, match="grant it there"):
+            session.services.set_override("sglang.service", Override(("/bin/true",)))
+        machine.inside(mend)
+        definition = session.services.definition("sglang.service")
+        assert definition is not None
+        assert not definition.overridden
+        assert scene.whoami(machine) is not None
 
 
 def test_a_jump_host_is_strict_too_and_a_silent_target_behind_it_is_noticed(
