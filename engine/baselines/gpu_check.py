@@ -9,7 +9,6 @@ input. Needs an environment with SGLang and the DDTree plugin; ``--cpu --bound 0
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import tempfile
@@ -57,23 +56,12 @@ class Plan:
 
 def load_pair(name: str, baselines: Path, new_tokens: int, scratch: Path) -> Pair:
     """Check that the baseline was made with these weights; a hybrid is converted for SGLang lines without its class."""
+    from models.servable import servable
+
     folder = MODELS / name
     baseline = load_baseline(baselines / f"{name}.json")
     baseline.require_models(model_hash(folder / "target"), model_hash(folder / "draft"))
     return Pair(name, servable(folder / "target", scratch / name), folder / "draft", baseline.shortened(new_tokens))
-
-
-def servable(target: Path, scratch: Path) -> Path:
-    """The target itself, or its Qwen3-Next form written to ``scratch`` where this SGLang lacks the hybrid's class."""
-    import importlib.util
-
-    kind = json.loads((target / "config.json").read_text(encoding="utf-8"))["model_type"]
-    if kind != "qwen3_5_text" or importlib.util.find_spec("sglang.srt.models.qwen3_5_text"):
-        return target
-    from models.convert import to_qwen3_next
-
-    to_qwen3_next(target, scratch)
-    return scratch
 
 
 def arguments(pair: Pair, mode: str, plan: Plan) -> list[str]:

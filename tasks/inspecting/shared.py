@@ -22,7 +22,7 @@ def quick_look(host: HostSession) -> Look:
 
 
 def shared_stamp(host: HostSession) -> str:
-    """The same as long as an inspection would find the same: process, unit, package, models, GPUs, this program."""
+    """The same as long as an inspection would find the same: process, unit, packages, models, GPUs, this program."""
     return host.recent.get("stamp", lambda: _stamp(host))
 
 
@@ -31,19 +31,20 @@ def as_before(host: HostSession, earlier: Mapping[str, Any] | None) -> Probe:
     if not earlier or not earlier.get("stamp"):
         return Probe(False, "a host is looked at afresh in every run, unless it was moments ago and nothing changed")
     if earlier["stamp"] != shared_stamp(host):
-        return Probe(False, "process, unit, package, models or GPUs are not as they were when this was looked at")
-    return Probe(True, "the same process runs with the same unit, package and model files")
+        return Probe(False, "process, unit, packages, models or GPUs are not as they were when this was looked at")
+    return Probe(True, "the same process runs with the same unit, packages and model files")
 
 
 def _stamp(host: HostSession) -> str:
-    scope, seen = Scope.of(host.config), quick_look(host)
+    scope, seen = Scope.of(host.config), shared_look(host)
     facts, serving, _ = seen
     runs = asdict(serving) if serving else {}
     runs.pop("resolved", None)  # the server's own word holds its momentary speed too
     units = {name: facts["commands"].get(name, {}).get("out") for name in ("unit", "unit_cat")}
     gpus = [(gpu.index, gpu.name, gpu.driver, gpu.memory_bytes) for gpu in read_gpus(facts["commands"]).gpus]
     files = read_stamps(reader(host.transport, facts), asks_of(scope, seen))
-    parts = [asdict(scope), runs, units, gpus, files, metadata.version("orchestrate")]
+    copies = sorted((copy["package"], copy["path"], str(copy["version"])) for copy in facts["copies"])
+    parts = [asdict(scope), runs, units, gpus, files, copies, metadata.version("orchestrate")]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from baselines.gpu_check import servable  # type: ignore[import-not-found]
+from models.servable import servable  # type: ignore[import-not-found]
 from sglang_ddtree.bench.server import Server, ddtree, linear  # type: ignore[import-not-found]
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,6 +89,12 @@ def test_a_host_where_nothing_changed_is_not_inspected_again(
     before = transport.commands
     assert again(actions[0], earlier[0])
     assert transport.commands - before == 2
+    idle = scratch / "idle" / "lib" / "python3" / "site-packages" / "vllm"  # an environment that serves nothing
+    (idle / "engine").mkdir(parents=True)
+    (idle / "__init__.py").write_text("")
+    assert not again(actions[1], earlier[1])
+    shutil.rmtree(scratch / "idle")
+    assert again(actions[1], earlier[1])
     config = scratch / "draft_27b" / "config.json"
     config.write_text(config.read_text() + "\n")
     assert not again(actions[2], earlier[2])

@@ -222,7 +222,7 @@ def main() -> int:
             folder = options.models / label
             gpus = options.gpus.split(",")
             plan = Plan(
-                label, target_for(folder, options.cpu), str(folder / "draft"), options.width, options.cpu, gpus[i % len(gpus)],
+                label, target_for(folder), str(folder / "draft"), options.width, options.cpu, gpus[i % len(gpus)],
             )  # fmt: skip
             plans.append(plan)
             sets = [options.models / "prompts" / f"{name}.jsonl" for name in PROMPT_SETS]

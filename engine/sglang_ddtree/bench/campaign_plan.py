@@ -184,13 +184,9 @@ def changed_engine(file: str, before: str, after: str, folder: Path) -> Path:
     return folder
 
 
-def target_for(folder: Path, on_cpu: bool) -> str:
-    """The target's folder; SGLang 0.5.16 needs the hybrid in Qwen3-Next form."""
-    config = json.loads((folder / "target" / "config.json").read_text())
-    if on_cpu or config["model_type"] != "qwen3_5_text":
-        return str(folder / "target")
-    from models.convert import to_qwen3_next
+def target_for(folder: Path) -> str:
+    """The folder of a pair's target as the SGLang of this environment can load it."""
+    from models.servable import servable
 
-    converted = Path(os.environ.get("TMPDIR", "/tmp")) / f"{folder.name}-converted-{os.getpid()}"
-    to_qwen3_next(folder / "target", converted)
-    return str(converted)
+    scratch = Path(os.environ.get("TMPDIR", "/tmp")) / f"{folder.name}-converted-{os.getpid()}"
+    return str(servable(folder / "target", scratch))

@@ -147,7 +147,7 @@ def main() -> int:
     leave_on_sigterm()
     out = Path(os.environ.get("OUT", "."))
     folder = options.models / options.pair
-    target, draft = target_for(folder, False), str(folder / "draft")
+    target, draft = target_for(folder), str(folder / "draft")
     sets = [options.models / "prompts" / f"{name}.jsonl" for name in PROMPT_SETS]
     asked = [ids[:300] for ids in prompts(target, sets, 3)]
     labels = options.widths.split(",")
