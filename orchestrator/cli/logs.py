@@ -55,18 +55,24 @@ def _line(event: Event) -> str:
 @click.argument("directory", type=click.Path(path_type=Path))
 @command_options
 def export(cli: Cli, run_id: str, directory: Path) -> int:
-    from orchestrator.graph.export import export_run
+    from orchestrator.graph.export import export_run, missing_files
     from orchestrator.report.roadmap import write_copy
     from orchestrator.report.run_report import write_run_report
 
     with open_to_read(cli.store_url) as store:
         try:
             files = export_run(store, run_id, directory)
+            missing = [f"{item.task_key}/{item.name}" for item in missing_files(store, run_id)]
             run = store.runs.get(run_id)
             files += write_run_report(store, run.id, directory / "report")
             files += write_copy(store, run.id, directory)
         except OSError as error:  # that of a write names no file
             raise OSError(error.errno, error.strerror, error.filename or str(directory)) from error
     cli.out.line(f"{len(files)} files written to {directory}")
-    cli.out.document(ExitCode.DONE, {"files": [str(path) for path in files]})
+    if missing:
+        cli.out.line(
+            f"{len(missing)} kept files are not on this machine: {', '.join(missing[:5])}{', …' if missing[5:] else ''}; "
+            "export the run where it was made to have them (files.json lists all)"
+        )
+    cli.out.document(ExitCode.DONE, {"files": [str(path) for path in files], "missing": missing})
     return ExitCode.DONE

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.errors import UsageError
 from orchestrator.graph.events import history, to_line
+from orchestrator.store.artifacts import Artifact
 from orchestrator.store.records import outcome_to_json
 from orchestrator.store.store import Store
 
@@ -18,7 +19,7 @@ from orchestrator.store.store import Store
 def export_run(store: Store, run_id: str, folder: Path) -> list[Path]:
     """Writes run, tasks, evidence, notes, metrics, events, a log per task and every kept file into an empty `folder`.
 
-    Returns what was written.
+    Returns what was written. files.json lists every kept file, also those that lie on another machine (`missing_files`).
     """
     run = store.runs.get(run_id)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -53,15 +54,23 @@ def _events(store: Store, run_id: str, folder: Path) -> Iterable[Path]:
     return [folder / "events.jsonl", *sorted(logs.iterdir())]
 
 
+def missing_files(store: Store, run_id: str) -> list[Artifact]:
+    """Kept files whose content is not here: it lies beside the program that kept it, also with a shared store."""
+    return [item for item in store.artifacts.list(store.runs.get(run_id).id) if not item.path.exists()]
+
+
 def _files(store: Store, run_id: str, folder: Path) -> Iterable[Path]:
-    written = []
+    written, index = [], []
     for item in store.artifacts.list(run_id):
         name = Path(item.name).name
         target = folder / item.task_key / (name if name.strip(".") else "unnamed")
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():  # another attempt kept a file of the same name
             target = target.with_name(f"{item.sha256[:8]}-{target.name}")
-        if item.path.exists():
+        here = item.path.exists()
+        if here:
+            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(item.path, target)
             written.append(target)
-    return written
+        facts = {"task": item.task_key, "name": item.name, "sha256": item.sha256, "size": item.size}
+        index.append(facts | {"file": str(target.relative_to(folder.parent)) if here else None})
+    return [_json(folder.parent / "files.json", index), *written]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.bench.result import SweepResult, sweep_from_json
+from orchestrator.store.artifacts import Artifact
 from orchestrator.store.records import RunRecord, moment
 from orchestrator.store.store import Store
 
@@ -35,9 +36,12 @@ class StoredSweep:
 
 
 def sweep_of(store: Store, run_id: str) -> SweepResult | None:
-    """The newest sweep that a run kept, or the one that it took over from an earlier run; None without any."""
+    """The newest sweep that a run kept, or the one that it took over from an earlier run; None without any.
+
+    Also None where a shared store knows the sweep, and the file lies on the machine that measured.
+    """
     for holder in (run_id, measured_in(store, run_id)):
-        kept = [artifact for artifact in store.artifacts.list(holder) if artifact.name == SWEEP] if holder else []
+        kept = [artifact for artifact in store.artifacts.list(holder) if _is_here(artifact)] if holder else []
         if kept:
             return sweep_from_json(json.loads(kept[-1].path.read_text()), f"{SWEEP} of {holder}")
     return None
@@ -52,10 +56,14 @@ def measured_in(store: Store, run_id: str) -> str | None:
 def stored_sweeps(store: Store, host: str) -> Iterator[StoredSweep]:
     """Runs of a host that measured a sweep themselves, newest first."""
     for run in store.runs.list(host=host, limit=RUNS_AT_MOST):
-        if any(artifact.name == SWEEP for artifact in store.artifacts.list(run.id)):
+        if any(_is_here(artifact) for artifact in store.artifacts.list(run.id)):
             outputs = [task.output or {} for task in store.tasks.list(run.id)]
             releases = tuple(dict.fromkeys(name for out in outputs if (name := _release(out))))
             yield StoredSweep(run, releases, any(out.get(TREE_SERVER) for out in outputs))
+
+
+def _is_here(artifact: Artifact) -> bool:
+    return artifact.name == SWEEP and artifact.path.exists()
 
 
 def _release(output: Mapping[str, Any]) -> str:

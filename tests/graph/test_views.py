@@ -16,7 +16,7 @@ import pytest
 from orchestrator.errors import PlanStaleError, UsageError
 from orchestrator.graph.events import follow, history, to_line
 from orchestrator.graph.explain import explain
-from orchestrator.graph.export import export_run
+from orchestrator.graph.export import export_run, missing_files
 from orchestrator.graph.model import Change, Evidence, GraphSpec, Outcome, Probe, TaskContext
 from orchestrator.graph.preview import Preview, check_plan, preview
 from orchestrator.store.retention import prune, vacuum
@@ -164,6 +164,21 @@ def test_an_export_is_one_self_contained_folder(store: Store, host: FakeHost, tm
     assert json.loads((folder / "notes.json").read_text())[0]["text"] == "go"
     with pytest.raises(UsageError, match="not an empty folder"):
         export_run(store, result.run_id, folder)
+
+
+def test_an_export_says_which_kept_files_lie_on_another_machine(store: Store, host: FakeHost, tmp_path: Path) -> None:
+    """As a shared store looks from the machine of a colleague: rows without the files beside them."""
+    result = runner(store, deploy_graph(), host).run()
+    gone = next(item for item in store.artifacts.list(result.run_id) if item.task_key == "bench")
+    gone.path.unlink()
+    export_run(store, result.run_id, tmp_path / "ticket")
+    assert [item.name for item in missing_files(store, result.run_id)] == [
+        item.name for item in store.artifacts.list(result.run_id) if item.sha256 == gone.sha256
+    ]
+    index = json.loads((tmp_path / "ticket" / "files.json").read_text())
+    assert {entry["file"] for entry in index if entry["sha256"] == gone.sha256} == {None}
+    assert {(entry["task"], entry["name"], entry["size"]) for entry in index} >= {("bench", "rows.json", gone.size)}
+    assert all((tmp_path / "ticket" / entry["file"]).is_file() for entry in index if entry["file"])
 
 
 def disk_use(folder: Path) -> int:

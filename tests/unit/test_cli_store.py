@@ -97,6 +97,17 @@ def test_export_writes_a_folder_and_never_into_a_full_one(call: Call, tmp_path: 
     assert "not an empty folder" in call("export", EARLIER_ID, str(target), code=2)["error"]
 
 
+def test_export_names_kept_files_that_lie_on_another_machine(
+    call: Call, lines: Callable[..., str], filled: Stage, tmp_path: Path
+) -> None:
+    kept = filled.store.artifacts.add(EARLIER_ID, "bench-budgets", "bench.json", b"a sweep")
+    kept.path.unlink()  # a shared store knows it, and it lies beside the program that measured
+    assert call("export", EARLIER_ID, str(tmp_path / "one"))["missing"] == ["bench-budgets/bench.json"]
+    said = lines("export", EARLIER_ID, str(tmp_path / "two"))
+    assert "1 kept files are not on this machine: bench-budgets/bench.json" in " ".join(said.split())
+    assert call("export", RUN_ID, str(tmp_path / "three"))["missing"] == []
+
+
 def test_lock_names_the_holder_and_is_stolen_only_with_consent(call: Call, filled: Stage) -> None:
     assert call("lock", "status", "--host", "pro6000")["run_id"] == RUN_ID
     assert "add --yes" in call("lock", "steal", "--host", "pro6000", "--reason", "dead", code=2)["error"]
