@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 from textual import events, on, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.filter import NoColor
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input, Static
@@ -23,7 +22,7 @@ from orchestrator.tui.benchreading import BenchReading
 from orchestrator.tui.dialogs import LOW_ROWS, HelpScreen
 from orchestrator.tui.eta import Durations, seconds_left
 from orchestrator.tui.feed import Feed
-from orchestrator.tui.look import NO_COLOUR, OFFERED, OWN_THEMES, Look
+from orchestrator.tui.look import NO_COLOUR, OFFERED, OWN_THEMES, Look, ReverseChosen, StripColour
 from orchestrator.tui.model import Reading
 from orchestrator.tui.operate import CommandEnded, Operator, save_log
 from orchestrator.tui.pages.header import header
@@ -127,7 +126,7 @@ class OrchestrateApp(App[int]):
         self._banner_text = ""
         self._left: float | None = None
         self._estimated_at = 0.0
-        self._filters.append(_StripColour(self))
+        self._filters = [ReverseChosen(self), *self._filters, StripColour(self)]
 
     @property
     def active_view(self) -> View:
@@ -344,19 +343,3 @@ class OrchestrateApp(App[int]):
         self.tabs.redraw()
         for view in self.views.values():
             view.dress(self.look)
-
-
-class _StripColour(NoColor):
-    """Takes every colour away while the no-colour theme is on; bold, underline and reverse stay."""
-
-    def __init__(self, app: OrchestrateApp) -> None:
-        super().__init__()
-        self._app = app
-
-    @property
-    def enabled(self) -> bool:
-        return self._app.theme == NO_COLOUR
-
-    @enabled.setter
-    def enabled(self, value: bool) -> None:
-        """The theme decides."""

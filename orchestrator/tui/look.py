@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rich.color import Color as RichColor
+from rich.segment import Segment
 from rich.style import Style
 from textual.app import App
 from textual.color import Color, ColorParseError
+from textual.filter import LineFilter, NoColor
 from textual.theme import Theme
 
 from orchestrator.tui.words import Tone
@@ -43,7 +46,15 @@ _HIGH_CONTRAST_LIGHT = Theme(
                "block-cursor-background": "#00008b", "block-cursor-foreground": "#ffffff",
                "footer-key-foreground": "#00008b", "footer-description-foreground": "#000000"},
 )  # fmt: skip
-_NO_COLOUR = replace(_HIGH_CONTRAST, name=NO_COLOUR)  # a filter takes its colours away
+CURSOR = "#ffff01"  # of the theme without colours only: what has this background is shown reversed
+_NO_COLOUR = replace(  # a filter takes its colours away
+    _HIGH_CONTRAST,
+    name=NO_COLOUR,
+    variables={
+        **_HIGH_CONTRAST.variables, "block-cursor-background": CURSOR, "block-cursor-blurred-background": CURSOR,
+    },
+)  # fmt: skip
+_CHOSEN, _REVERSE = RichColor.parse(CURSOR), Style(reverse=True)
 OWN_THEMES = (_HIGH_CONTRAST, _HIGH_CONTRAST_LIGHT, _NO_COLOUR)
 
 _VARIABLES = {
@@ -114,3 +125,33 @@ def _parse(value: str | None) -> Color | None:
         return Color.parse(value.split()[0])
     except ColorParseError:
         return None
+
+
+class _WithoutColour(LineFilter):
+    """A filter that works while the theme without colours is on."""
+
+    def __init__(self, app: App[Any]) -> None:
+        super().__init__()
+        self._app = app
+
+    @property
+    def enabled(self) -> bool:
+        return self._app.theme == NO_COLOUR
+
+    @enabled.setter
+    def enabled(self, value: bool) -> None:
+        """The theme decides."""
+
+
+class ReverseChosen(_WithoutColour):
+    """What a widget of Textual shows as chosen by its background alone is reversed; comes before any other filter."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text, style + _REVERSE if style and style.bgcolor == _CHOSEN else style, control)
+            for text, style, control in segments
+        ]
+
+
+class StripColour(_WithoutColour, NoColor):
+    """Takes every colour away; bold, underline and reverse stay."""

@@ -16,6 +16,7 @@ from orchestrator.hosts.comeback import Comeback
 from orchestrator.release import build
 from orchestrator.remote import systemd_text
 from orchestrator.remote.services import ServiceUnit
+from orchestrator.transport.base import HostUnreachable
 from tests.hosts_lab import scene
 from tests.hosts_lab.conftest import OpenSession
 from tests.hosts_lab.lab import LabHost
@@ -143,11 +144,18 @@ def test_a_replica_out_of_its_router_is_put_back_after_the_login_is_gone(
     until(lambda: machine.inside(f"systemctl list-units --all --no-legend {name}") == "")
     machine.link(True)
     assert machine.inside("ls /opt/ddtree/rejoin").split() == ["lock", "rejoin.py", "result.json"]
-    with (
-        connect(machine, replicas=2, router=router) as session,
-        pytest.raises(OrchestrateError, match="no longer held"),
-    ):
-        Comeback(session, guard.token).beat()
+    token = guard.token
+
+    def told_when_back() -> bool:
+        try:
+            with connect(machine, replicas=2, router=router) as session:
+                with pytest.raises(OrchestrateError, match="no longer held"):
+                    Comeback(session, token).beat()
+                return True
+        except HostUnreachable:  # the link needs a moment
+            return False
+
+    until(told_when_back)
 
 
 def test_a_unit_of_our_own_fails_loudly_and_leaves_nothing(machine: LabHost, connect: OpenSession) -> None:

@@ -165,13 +165,21 @@ async def test_without_colour_nothing_on_screen_has_one(demo: Stage) -> None:
         for key, chosen in (("1", "bench-budgets"), ("5", "r20260102-030405-9f3c"), ("6", "Ask who owns")):
             await pilot.press(key)
             await until(pilot, lambda chosen=chosen: chosen in reversed_text(app))
+        await pilot.press("colon")
+        await pilot.press(*"theme")
+        await until(pilot, lambda: "Theme: high-contrast" in screen_text(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "Theme: textual-light" in reversed_text(app).replace("  ", " "))
+        assert "Theme: textual-dark" not in reversed_text(app)
 
 
 def reversed_text(app: OrchestrateApp) -> str:
     """What stands out without any colour: where the cursor is."""
-    strips = app.screen._compositor.render_strips(app.size)
-    parts = [segment.text for strip in strips for segment in strip if segment.style and segment.style.reverse]
-    return " ".join(parts)
+    background = app.screen.styles.background
+    strips = [
+        strip.apply_filter(app._filters[0], background) for strip in app.screen._compositor.render_strips(app.size)
+    ]
+    return "".join(segment.text for strip in strips for segment in strip if segment.style and segment.style.reverse)
 
 
 async def test_layout_is_remembered(demo: Stage) -> None:
