@@ -11,7 +11,12 @@ import json
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a host starts this file by its path
+
+from tests.hosts_lab import standin as plain
 
 TOKEN_S = 0.01
 WARM_UP_S = 1.0
@@ -43,9 +48,7 @@ def greedy(text: str, count: int) -> dict[str, Any]:
     return {"text": "x" * count, "output_ids": [(first + number) % 1000 for number in range(count)], "meta_info": meta}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Handler(plain.Handler):
     def do_GET(self) -> None:
         info = {"model_path": MODEL, "served_model_name": MODEL, "tp_size": 1, "dp_size": 1, "is_generation": True}
         answers: dict[str, Any] = {
@@ -84,17 +87,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _event(self, document: Any) -> None:
         self.wfile.write(f"data: {json.dumps(document)}\n\n".encode())
-
-    def _json(self, document: Any, status: int = 200) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
 
 
 class Server(http.server.ThreadingHTTPServer):
