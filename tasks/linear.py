@@ -56,8 +56,9 @@ def found_release(ctx: TaskContext, session: HostSession) -> Manifest:
             return manifest
     port = session.config.service.port
     return find_service(
-        session.releases, session.services, session.unit, port, run_id=ctx.run_id, keep=bool(ctx.run_id)
-    )
+        session.releases, session.services, session.unit, port,
+        run_id=ctx.run_id, keep=bool(ctx.run_id), recent=session.recent,
+    )  # fmt: skip
 
 
 def going_back_to(session: HostSession) -> str | None:

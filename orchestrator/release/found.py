@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.hosts.recent import Recent
 from orchestrator.release.launch import Launch
 from orchestrator.release.manifest import EnvironmentFacts, Manifest
 from orchestrator.release.store import ReleaseStore
@@ -26,10 +27,18 @@ FOREIGN = {
 
 
 def find_service(
-    store: ReleaseStore, services: ServiceDriver, unit: str, port: int, *, run_id: str = "", keep: bool = True
+    store: ReleaseStore,
+    services: ServiceDriver,
+    unit: str,
+    port: int,
+    *,
+    run_id: str = "",
+    keep: bool = True,
+    recent: Recent | None = None,
 ) -> Manifest:
     """Describe the service that runs now as release `found-<hash>`; the same service gives the same id.
 
+    recent: spares asking the same process again within seconds what it imports, the slowest of these questions.
     With `keep` its manifest is written to the host and made the current release; without, nothing is.
     Raises OrchestrateError when there is no such unit, it does not run, or something else owns the port.
     """
@@ -40,7 +49,10 @@ def find_service(
     if definition.overridden:
         return _recorded_original(store, unit, definition)
     main = _main_process(store, services, unit)
-    environment = environment_of_process(store.transport, main.pid, sudo=store.privileged)
+    environment = (recent or Recent()).get(
+        f"environment of pid {main.pid} since {main.start_time}",
+        lambda: environment_of_process(store.transport, main.pid, sudo=store.privileged),
+    )
     if environment.package_kind == "missing":
         raise OrchestrateError(f"host {host!r}: the process of {unit} ({main.described}) does not import sglang.")
     launch = Launch.of(definition)

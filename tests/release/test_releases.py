@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.errors import LockedError, OrchestrateError, UsageError
 from orchestrator.hosts import lock
+from orchestrator.hosts.recent import Recent
 from orchestrator.hosts.session import HostSession
 from orchestrator.release import build
 from orchestrator.release.drift import drift_of
@@ -18,6 +19,8 @@ from orchestrator.release.launch import Launch, with_flags
 from orchestrator.release.manifest import Manifest
 from orchestrator.remote.script import run_script
 from orchestrator.remote.services import ServiceUnit
+from orchestrator.remote.venvs import Environment, environment_of_process
+from orchestrator.transport.base import Transport
 from tests.release.driving import ask, found, plan_for, quiet, wait_until
 
 
@@ -29,6 +32,31 @@ def test_the_service_as_found_is_a_release_with_nothing_copied(session: HostSess
     assert session.releases.current() == manifest.id
     assert found(session) == manifest
     assert os.listdir(session.releases.layout.release(manifest.id)) == ["manifest.json"]
+
+
+def test_a_process_is_asked_once_what_it_imports_and_the_next_one_again(
+    session: HostSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(transport: Transport, pid: int, *, sudo: bool) -> Environment:
+        asked.append(pid)
+        return environment_of_process(transport, pid, sudo=sudo)
+
+    def find(recent: Recent) -> Manifest:
+        port = session.config.service.port
+        return find_service(session.releases, session.services, session.unit, port, recent=recent)
+
+    monkeypatch.setattr("orchestrator.release.found.environment_of_process", counted)
+    recent = Recent(fresh_s=3600)
+    first = find(recent)
+    assert find(recent) == first
+    pid = session.services.status("sglang").main_pid
+    session.services.restart("sglang")
+    ask(session)
+    assert find(recent) == first
+    assert asked == [pid, session.services.status("sglang").main_pid]
+    assert len(set(asked)) == 2
 
 
 def test_an_unknown_unit_names_who_serves_the_port(session: HostSession) -> None:
