@@ -15,7 +15,7 @@ from orchestrator.release.launch import Launch
 from orchestrator.release.manifest import EnvironmentFacts, Manifest
 from orchestrator.release.store import ReleaseStore
 from orchestrator.remote.processes import ProcessFacts, listening_on, processes
-from orchestrator.remote.services import Definition, ServiceDriver
+from orchestrator.remote.services import Definition, ServiceDriver, ServiceStatus
 from orchestrator.remote.venvs import environment_of_process
 
 # Who else may own a process, by its cgroup scope or its program: such a service is not ours to switch.
@@ -38,21 +38,28 @@ def find_service(
 ) -> Manifest:
     """Describe the service that runs now as release `found-<hash>`; the same service gives the same id.
 
-    recent: spares asking the same process again within seconds what it imports, the slowest of these questions.
+    recent: spares asking the same process with the same definition again within seconds.
     With `keep` its manifest is written to the host and made the current release; without, nothing is.
     Raises OrchestrateError when there is no such unit, it does not run, or something else owns the port.
     """
-    host = store.transport.host
     definition = services.definition(unit)
     if definition is None:
         raise OrchestrateError(_unknown_unit(store, unit, port))
     if definition.overridden:
         return _recorded_original(store, unit, definition)
-    main = _main_process(store, services, unit)
-    environment = (recent or Recent()).get(
-        f"environment of pid {main.pid} since {main.start_time}",
-        lambda: environment_of_process(store.transport, main.pid, sudo=store.privileged),
-    )
+    status = _running(store, services, unit)
+
+    def described() -> Manifest:
+        manifest = _as_found(store, unit, definition, _process(store, unit, status.main_pid), run_id)
+        return _kept(store, manifest) if keep else manifest
+
+    asked = f"{unit} as pid {status.main_pid}, kept: {keep}, defined as {definition!r}"
+    return (recent or Recent()).get(asked, described)
+
+
+def _as_found(store: ReleaseStore, unit: str, definition: Definition, main: ProcessFacts, run_id: str) -> Manifest:
+    host = store.transport.host
+    environment = environment_of_process(store.transport, main.pid, sudo=store.privileged)
     if environment.package_kind == "missing":
         raise OrchestrateError(f"host {host!r}: the process of {unit} ({main.described}) does not import sglang.")
     launch = Launch.of(definition)
@@ -69,12 +76,13 @@ def find_service(
         environment=facts,
         texts=dict(definition.texts),
     )
-    if not keep:
-        return store.read(manifest.id) if store.exists(manifest.id) else manifest
+    return store.read(manifest.id) if store.exists(manifest.id) else manifest
+
+
+def _kept(store: ReleaseStore, manifest: Manifest) -> Manifest:
+    """Written to the host, unless it is there, and the current release from now on."""
     store.prepare()
-    if store.exists(manifest.id):
-        manifest = store.read(manifest.id)
-    else:
+    if not store.exists(manifest.id):
         store.write(manifest)
     if store.current() != manifest.id:
         store.point_current(manifest.id)
@@ -111,20 +119,22 @@ def _recorded_original(store: ReleaseStore, unit: str, definition: Definition) -
     )
 
 
-def _main_process(store: ReleaseStore, services: ServiceDriver, unit: str) -> ProcessFacts:
+def _running(store: ReleaseStore, services: ServiceDriver, unit: str) -> ServiceStatus:
     status = services.status(unit)
     if not status.running:
         raise OrchestrateError(
             f"host {store.transport.host!r}: {unit} is {status.active}, not running{_because(status.detail)}; "
-            "start it and "
-            "make sure that it answers before it is recorded."
+            "start it and make sure that it answers before it is recorded."
         )
-    found = processes(store.transport, [status.main_pid], sudo=store.privileged)
+    return status
+
+
+def _process(store: ReleaseStore, unit: str, pid: int) -> ProcessFacts:
+    found = processes(store.transport, [pid], sudo=store.privileged)
     if not found:
         raise OrchestrateError(
-            f"host {store.transport.host!r}: the main process of {unit} (pid {status.main_pid}) ended while it "
-            "was looked "
-            f"at; see `orchestrate logs`."
+            f"host {store.transport.host!r}: the main process of {unit} (pid {pid}) ended while it was looked at; see "
+            "`orchestrate logs`."
         )
     return found[0]
 
