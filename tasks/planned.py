@@ -68,15 +68,21 @@ def _size(value: int) -> str:
     return f"{value / GIB:.2f} GiB" if value >= GIB else f"{value / (GIB >> 10):.1f} MiB"
 
 
-def down_time(ctx: TaskContext) -> str:
-    """How long the service would be away, from what earlier runs on this host recorded."""
+def down_time(ctx: TaskContext, why_refused: str) -> str:
+    """How long the unit would be away, from what earlier runs on this host recorded, and what clients notice of it.
+
+    why_refused: why nothing stands in meanwhile; '' where an engine does.
+    """
     if ctx.host.config.router.enabled:
         return "no down-time: the other replicas serve meanwhile"
     limit = f"after {knobs_of(ctx).confirm_s:.0f} s without proof the host goes back by itself"
-    before = ctx.output("cutover").get("down_s")
+    before, start = ctx.output("cutover").get("down_s"), ctx.output("canary").get("start_s")
     if before is not None:
-        return f"down for about {before:.0f} s, as in the last cut-over (start and proof); {limit}"
-    start = ctx.output("canary").get("start_s")
-    if start is not None:
-        return f"down for about {start:.0f} s, the time that the canary took to start; {limit}"
-    return f"down while the engine starts, which is known once a canary has started here; {limit}"
+        away = f"about {before:.0f} s, as in the last cut-over (start and proof)"
+    elif start is not None:
+        away = f"about {start:.0f} s, the time that the canary took to start"
+    else:
+        away = "as long as the engine starts, which is known once a canary has started here"
+    if why_refused:
+        return f"down for {away}, and connections are refused meanwhile, because {why_refused}; {limit}"
+    return f"away for {away}, and no connection is refused, because an engine stands in; {limit}"

@@ -16,6 +16,7 @@ from orchestrator.remote.router import Waiting, worker_url
 from tasks.restore import restore
 from tasks.samples import SAMPLE_PROMPTS, Sample, compare, default_prompts, take_samples
 from tasks.serving import wait_ready
+from tasks.standin import remove as remove_stand_in
 
 GPU_FREE_S = 300.0
 
@@ -60,6 +61,7 @@ def bring_back(ctx: TaskContext, replica: HostSession, target: Manifest) -> None
         pids = gpu_pids(replica)
         restore(replica, target, log=ctx.log, before_start=lambda: wait_gpu_free(ctx, replica, pids))
     wait_ready(ctx, replica.unit, replica.config.service.port)
+    remove_stand_in(replica)
     rotation.put_back(replica, waiting(ctx))
 
 

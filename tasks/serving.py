@@ -27,6 +27,7 @@ class SideEngine:
     launch: Launch
     port: int
     secrets: Mapping[str, str] = field(default_factory=dict)
+    after_stop: tuple[str, ...] = ()
 
     def unit(self, session: HostSession) -> ServiceUnit:
         return ServiceUnit(
@@ -41,6 +42,7 @@ class SideEngine:
             start_timeout_s=session.config.service.start_timeout_s,
             stop_timeout_s=session.config.service.stop_timeout_s,
             life_s=SIDE_LIFE_S,
+            after_stop=self.after_stop,
         )
 
 

@@ -42,7 +42,7 @@ def _clean(session: HostSession) -> list[str]:
     """Drop-ins go first, and units are restarted without them, before the releases that they name are deleted."""
     done: list[str] = []
     for replica in session.replicas():
-        done += _without_side_engines(replica) + _undecorate(replica)
+        done += _undecorate(replica) + _without_side_engines(replica)  # what stands in answers until the unit does
     own = [*OWN, *(name for one in session.replicas() if one.number for name in _own_of(one))]
     store = session.releases
     script = (
@@ -57,6 +57,8 @@ def _clean(session: HostSession) -> list[str]:
 
 def _without_side_engines(session: HostSession) -> list[str]:
     """What an operator who was lost left running: a canary, an engine under measurement, long work such as the oracle's."""
+    if session.bridge is not None:
+        session.bridge.end(drain_s=0.0)
     driver, stem = session.services, session.unit.removesuffix(".service").replace("@", "-")
     if not isinstance(driver, SystemdDriver):
         return []

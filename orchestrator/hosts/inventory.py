@@ -11,6 +11,7 @@ from orchestrator.hosts import secrets
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 SecretRef = Annotated[str, Field(pattern=r"^(env|file|cmd):.+")]
+STAND_IN = 4  # ports after the first side port, which canary and measurements use before
 SHIPPED_MODELS = ("tiny-hybrid", "tiny-dense")
 
 
@@ -34,7 +35,12 @@ class Sudo(Section):
 
 
 class Service(Section):
-    """The unit that serves: its driver, name, port, and the launch arguments added to the engine's own."""
+    """The unit that serves: its driver, name, port, and the launch arguments added to the engine's own.
+
+    stand_in: whether an engine on a side port answers while the unit restarts. `auto`: where the host can redirect and
+    filters no incoming connections; `always`: its filter lets the side port through, too. drain_timeout_s: how long the
+    last connections of an engine that is replaced may take then.
+    """
 
     driver: Literal["systemd", "process"] = "systemd"
     unit: str = "sglang.service"
@@ -43,6 +49,8 @@ class Service(Section):
     args: tuple[str, ...] = ()
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     stop_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    stand_in: Literal["auto", "always", "never"] = "auto"
+    drain_timeout_s: Annotated[float, Field(ge=0)] = 120.0
 
     @field_validator("args", mode="before")
     @classmethod
@@ -202,6 +210,11 @@ class HostConfig(Section):
     def side_port(self) -> int:
         """The first port of side engines; by default the one after the service's, or after the replicas'."""
         return self.service.canary_port or min(self.service.port + self.replicas, 65535)
+
+    @property
+    def stand_in_port(self) -> int:
+        """The port of the engine that stands in; the one after it leads past the redirection to the service itself."""
+        return self.side_port + STAND_IN
 
     @property
     def router_unit(self) -> str:

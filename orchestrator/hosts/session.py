@@ -18,6 +18,7 @@ from orchestrator.release.deadman import Deadman, ProcessTrigger
 from orchestrator.release.layout import Layout
 from orchestrator.release.store import ReleaseStore
 from orchestrator.release.systemd_trigger import SystemdTrigger
+from orchestrator.remote.bridge import Bridge
 from orchestrator.remote.longwork import LongWork
 from orchestrator.remote.process_driver import ProcessDriver
 from orchestrator.remote.router import rejoin_command
@@ -109,7 +110,23 @@ class HostSession:
         """The switch between releases on this host's unit; resolves the secrets."""
         rejoin = rejoin_command(self.config) if self.config.router.enabled else None
         after = () if rejoin is None else (rejoin,)
-        return Activation(self.releases, self.services, self.deadman, self.unit, self.secret_env(), after)
+        return Activation(self.releases, self.services, self.deadman, self.unit, self.secret_env(), after, self.bridge)
+
+    @functools.cached_property
+    def bridge(self) -> Bridge | None:
+        """How an engine can stand in for the unit; None where a router does that, or root or systemd is not ours."""
+        config = self.config
+        if not self.privileged or config.router.enabled or config.service.stand_in == "never":
+            return None
+        stem = self.unit.removesuffix(".service").replace("@", "-")
+        return Bridge(
+            self.transport,
+            service=config.service.port,
+            side=config.stand_in_port,
+            unit=f"{stem}-standin.service",
+            start_timeout_s=config.service.start_timeout_s,
+            filtered=config.service.stand_in == "always",
+        )
 
     @property
     def wheel_dir(self) -> Path:

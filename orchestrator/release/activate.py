@@ -10,6 +10,7 @@ from orchestrator.errors import ExitCode, HostError, OrchestrateError
 from orchestrator.release.deadman import Deadman
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.store import ReleaseStore
+from orchestrator.remote.bridge import PROGRAM, Bridge
 from orchestrator.remote.services import Override, RestorePlan, ServiceDriver, ServiceStatus
 
 Log = Callable[[str], None]
@@ -24,11 +25,12 @@ class SwitchLost(OrchestrateError):
 
 @dataclass(frozen=True)
 class Switched:
-    """A switch that was made. down_s: from the stop to the start of the new main process (not to readiness)."""
+    """A switch that was made. stopped_at: on this machine's monotonic clock; down_s: from then to the new main process."""
 
     release: str
     previous: str | None
     token: str
+    stopped_at: float
     down_s: float
     status: ServiceStatus
 
@@ -38,6 +40,7 @@ class Activation:
     """Switches a unit between releases. `secret_env` reaches the service through a file of mode 600 only.
 
     after_restore: what the host does once it has gone back by itself, for example tell the router of its replica.
+    bridge: how an engine stands in while the unit restarts, on a host that may do that.
     """
 
     store: ReleaseStore
@@ -46,6 +49,7 @@ class Activation:
     unit: str
     secret_env: Mapping[str, str]
     after_restore: tuple[tuple[str, ...], ...] = ()
+    bridge: Bridge | None = None
 
     def override_for(self, manifest: Manifest) -> Override | None:
         """None for the service as it was found: its own unit, without a drop-in."""
@@ -53,11 +57,23 @@ class Activation:
 
     def restore_plan(self, manifest: Manifest) -> RestorePlan:
         plan = self.services.restore_plan(self.unit, self.override_for(manifest))
+        boot = plan.boot_commands or plan.commands
+        commands = (*plan.commands, *self.after_restore)
+        if self.bridge is None:
+            return replace(plan, commands=commands, boot_commands=boot)
+        program, bridge = self.deadman.program(PROGRAM), self.bridge
         return replace(
             plan,
-            commands=(*plan.commands, *self.after_restore),
-            boot_commands=plan.boot_commands or plan.commands,
+            commands=(*bridge.before_restore(program), *commands, *bridge.after_restore(program)),
+            boot_commands=(*boot, *bridge.at_boot(program)),
+            programs=(PROGRAM,),
         )
+
+    def end_bridge(self, log: Log = lambda _line: None) -> None:
+        """Take away what a switch that was cut short left standing in for the service, once that answers by itself."""
+        if self.bridge is not None and self.bridge.state() != "off":
+            log(f"{self.bridge.unit} stood in for {self.unit}: it goes as soon as {self.unit} answers by itself")
+            self.bridge.give_back()
 
     def files_of(self, manifest: Manifest) -> Mapping[str, str]:
         """The unit files that switching to this release would write, for `plan`."""
@@ -70,20 +86,26 @@ class Activation:
         previous: Manifest,
         *,
         deadline_s: float,
+        before_stop: Callable[[], None] | None = None,
         before_start: Callable[[], None] | None = None,
         at: Callable[[str], None] = lambda _point: None,
         log: Log = lambda _line: None,
     ) -> Switched:
         """Arm, stop, change the drop-in, start. The caller proves the result, then calls confirm (or settle and rollback).
 
-        before_start runs while nothing serves (for example: wait until the GPU memory is free). `at` is told each point
-        that was passed: armed, stopped, defined, started. Raises SwitchLost when the guard fired meanwhile (a slow
+        before_stop runs under the guard while the previous release serves (for example: an engine takes its requests
+        over); before_start while nothing does (for example: wait until the GPU memory is free). `at` is told each point
+        that was passed: armed, bridged, stopped, defined, started. Raises SwitchLost when the guard fired meanwhile (a slow
         operator, a restarted host): a release is never started without it.
         """
         token = self.deadman.arm(self.restore_plan(previous), previous.id, deadline_s)
         log(f"dead man's switch armed: {previous.id} returns in {deadline_s:g} s unless the new release is confirmed")
         at("armed")
-        started = time.monotonic()
+        if before_stop is not None:
+            before_stop()
+            self._require_guard(token, previous)
+            at("bridged")
+        stopped = time.monotonic()
         self.services.stop(self.unit)
         log(f"{self.unit} stopped")
         at("stopped")
@@ -94,12 +116,12 @@ class Activation:
         at("defined")
         self._require_guard(token, previous)
         self.services.start(self.unit)
-        down = time.monotonic() - started
+        down = time.monotonic() - stopped
         self.store.point_current(target.id)
         at("started")
         status = self.services.status(self.unit)
         log(f"{self.unit} started with {target.id} (pid {status.main_pid}) after {down:.1f} s")
-        return Switched(target.id, previous.id, token, down, status)
+        return Switched(target.id, previous.id, token, stopped, down, status)
 
     def bring_back(
         self, target: Manifest, *, before_start: Callable[[], None] = lambda: None, log: Log = lambda _line: None

@@ -66,7 +66,11 @@ class Deadman:
 
     @property
     def script(self) -> str:
-        return posixpath.join(self.folder, "deadman.py")
+        return self.program("deadman")
+
+    def program(self, name: str) -> str:
+        """Where a program that the host runs while it restores lies there."""
+        return posixpath.join(self.folder, f"{name}.py")
 
     def arm(self, plan: RestorePlan, current: str | None, seconds: float) -> str:
         """From now on the host restores `plan` and `current` (a release id) by itself after `seconds`. Returns a token.
@@ -93,6 +97,8 @@ class Deadman:
             "boot_commands": [list(command) for command in plan.boot_commands or plan.commands],
         }
         self.store.put(source("deadman").decode(), self.script, mode=0o755)
+        for name in plan.programs:
+            self.store.put(source(name).decode(), self.program(name), mode=0o755)
         # Room for the host's own record on a disk that is full by then, and the lock that both sides take.
         script = 'head -c 65536 /dev/zero > "$1/reserve" && : >> "$1/lock" && sync "$1/reserve"'
         self.store.sh(script, self.folder)

@@ -56,7 +56,7 @@ def settle(
 ) -> Situation:
     """End what an earlier run left open: an armed switch is fired (the previous release returns), a firing one is awaited.
 
-    A release that serves without ever having been confirmed is taken back too. Also repairs a `current` link that names another release than the one that serves. Raises RollbackUnverified when the
+    A release that serves without ever having been confirmed is taken back too, and an engine that stood in goes. Also repairs a `current` link that names another release than the one that serves. Raises RollbackUnverified when the
     host could not go back by itself: a person has to look.
     """
     status = activation.deadman.status()
@@ -86,6 +86,7 @@ def settle(
     if not now.running:
         log(f"{activation.unit} is not running: it is started")
         activation.services.start(activation.unit)
+    activation.end_bridge(log)
     return look(activation)
 
 

@@ -25,6 +25,7 @@ class ServiceUnit:
     start_timeout_s: float = 1800.0
     stop_timeout_s: float = 120.0
     life_s: float | None = None  # systemd ends it then, should nobody else have done so
+    after_stop: tuple[str, ...] = ()  # systemd runs it as root whenever and however the service has ended
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,13 @@ class RestorePlan:
     """What the host itself does to bring a definition back: files (text, or None to delete), then commands.
 
     boot_commands take the place of commands when the host restores while it boots; empty means the same commands.
+    programs: host-side programs that the commands run, to be laid beside the one that restores.
     """
 
     files: Mapping[str, str | None]
     commands: tuple[tuple[str, ...], ...]
     boot_commands: tuple[tuple[str, ...], ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

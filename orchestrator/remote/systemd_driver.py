@@ -69,6 +69,7 @@ class SystemdDriver:
             start_timeout_s=f"{unit.start_timeout_s:g}",
             stop_timeout_s=f"{unit.stop_timeout_s:g}",
             life_s="" if unit.life_s is None else f"{unit.life_s:g}",
+            after_stop=systemd_text.command(unit.after_stop) if unit.after_stop else "",
             wanted_by=self.scope.wanted_by,
         )
         self._write_secrets(unit.name, unit.secret_env)

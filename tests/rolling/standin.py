@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a host starts th
 from tests.hosts_lab import standin as plain
 
 TOKEN_S = 0.01
-WARM_UP_S = 1.0
+WARM_UP_S = float(os.environ.get("STANDIN_WARM_UP_S", "1"))
 
 
 def argument(name: str) -> str:
@@ -95,4 +96,5 @@ class Server(http.server.ThreadingHTTPServer):
 
 if __name__ == "__main__":
     time.sleep(WARM_UP_S)
-    Server(("127.0.0.1", int(argument("--port"))), Handler).serve_forever()
+    host = argument("--host") if "--host" in sys.argv else "127.0.0.1"
+    Server((host, int(argument("--port"))), Handler).serve_forever()

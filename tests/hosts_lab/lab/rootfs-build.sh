@@ -5,8 +5,8 @@ set -euo pipefail; HERE=$(cd "$(dirname "$0")" && pwd); . "$HERE/lib.sh"
 SUITE=${SUITE:-bookworm}
 MIRROR=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -v security | head -1)}   # default: the mirror that apt already uses
 [ -n "$MIRROR" ] || die "set MIRROR to a Debian mirror"
-PKGS=systemd,systemd-sysv,dbus,libpam-systemd,openssh-server,sudo,python3-minimal,python3-venv,iproute2,iputils-ping,procps,ca-certificates,dbus-user-session${EXTRA:+,$EXTRA}
-STAMP=$BASE/.hostlab-stamp; WANT="$SUITE $PKGS 5"
+PKGS=systemd,systemd-sysv,dbus,libpam-systemd,openssh-server,sudo,python3-minimal,python3-venv,iproute2,iputils-ping,procps,ca-certificates,dbus-user-session,nftables${EXTRA:+,$EXTRA}
+STAMP=$BASE/.hostlab-stamp; WANT="$SUITE $PKGS 6"
 [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$WANT" ] && { echo "cached: $BASE"; exit 0; }
 grep -qs " $BASE[/ ]\|lowerdir=$BASE[:,]" /proc/mounts && die "refusing: $BASE is in use"
 mkdir -p "$(dirname "$BASE")"; exec 8>"$BASE.lock"; flock 8
