@@ -13,9 +13,10 @@ from orchestrator.release.manifest import Manifest
 from orchestrator.remote import gpus
 from orchestrator.remote.processes import processes
 from orchestrator.remote.router import Waiting, worker_url
-from tasks.restore import restore
+from tasks.restore import Meanwhile, restore
 from tasks.samples import SAMPLE_PROMPTS, Sample, compare, default_prompts, take_samples
 from tasks.serving import wait_ready
+from tasks.standin import StandIn
 from tasks.standin import remove as remove_stand_in
 
 GPU_FREE_S = 300.0
@@ -46,7 +47,7 @@ def out_of_rotation(ctx: TaskContext, replica: HostSession) -> Iterator[None]:
         ctx.log(f"{replica.unit} is back behind the router")
 
 
-def bring_back(ctx: TaskContext, replica: HostSession, target: Manifest) -> None:
+def bring_back(ctx: TaskContext, replica: HostSession, target: Manifest, stand_in: StandIn | None = None) -> None:
     """Make `target` serve on a replica again, with requests away from it meanwhile; nothing when it serves already.
 
     A router that is gone or has no other replica left must not keep the service from coming back: it goes on without.
@@ -58,11 +59,28 @@ def bring_back(ctx: TaskContext, replica: HostSession, target: Manifest) -> None
             rotation.take_out(replica, waiting(ctx), unguarded=ctx.log)
         except OrchestrateError as error:
             ctx.log(f"{replica.unit} is restored without waiting for its requests: {error}")
-        pids = gpu_pids(replica)
-        restore(replica, target, log=ctx.log, before_start=lambda: wait_gpu_free(ctx, replica, pids))
+        restore(replica, target, log=ctx.log, meanwhile=_meanwhile(ctx, replica, stand_in))
     wait_ready(ctx, replica.unit, replica.config.service.port)
-    remove_stand_in(replica)
+    if stand_in is None:
+        remove_stand_in(replica)
     rotation.put_back(replica, waiting(ctx))
+
+
+def _meanwhile(ctx: TaskContext, replica: HostSession, stand_in: StandIn | None) -> Meanwhile:
+    pids = gpu_pids(replica)
+
+    def free() -> None:
+        wait_gpu_free(ctx, replica, pids)
+
+    if stand_in is None or stand_in.bridge is None:
+        return Meanwhile(before_start=free)
+
+    def answering() -> None:
+        wait_ready(ctx, replica.unit, stand_in.port)
+        stand_in.give_back()
+
+    longer = stand_in.drain_s + replica.config.service.start_timeout_s
+    return Meanwhile(stand_in.take_over, free, answering, longer)
 
 
 def is_serving(replica: HostSession, target: Manifest) -> bool:

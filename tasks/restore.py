@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
+from orchestrator.release.activate import ALONE_AFTER_S
 from orchestrator.release.launch import flag_value
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.settle import settle
@@ -17,13 +19,20 @@ from tasks.samples import RECORDED_PROMPTS, Sample, compare, default_prompts, ta
 Log = Callable[[str], None]
 
 
-def restore(
-    session: HostSession, target: Manifest, *, log: Log, before_start: Callable[[], None] = lambda: None
-) -> None:
-    """Make `target` the live release; returns when its process runs. Nothing happens when it is live already.
+@dataclass(frozen=True)
+class Meanwhile:
+    """What is done on the way back: while the service still runs, while nothing does, and before the host is told that
+    its guard is needed no more; longer_s: the seconds that this adds."""
 
-    before_start runs while nothing serves.
-    """
+    before_stop: Callable[[], None] = lambda: None
+    before_start: Callable[[], None] = lambda: None
+    before_confirm: Callable[[], None] = lambda: None
+    longer_s: float = 0.0
+
+
+def restore(session: HostSession, target: Manifest, *, log: Log, meanwhile: Meanwhile | None = None) -> None:
+    """Make `target` the live release; returns when its process runs. Nothing happens when it is live already."""
+    also = meanwhile or Meanwhile()
     activation = session.activation()
     settle(activation, patience_s=session.config.service.start_timeout_s, log=log)
     definition = session.services.definition(session.unit)
@@ -33,7 +42,14 @@ def restore(
     if live and session.services.status(session.unit).running:
         log(f"{target.id} is live already")
     else:
-        activation.bring_back(target, before_start=before_start, log=log)
+        activation.bring_back(
+            target,
+            before_stop=also.before_stop,
+            before_start=also.before_start,
+            before_confirm=also.before_confirm,
+            alone_after_s=ALONE_AFTER_S + also.longer_s,
+            log=log,
+        )
         log(f"{session.unit} started with {target.id}")
     if session.releases.current() != target.id:
         session.releases.point_current(target.id)

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts import rotation
 from orchestrator.hosts.session import HostSession
+from orchestrator.openai.client import Client
 from orchestrator.release.manifest import Manifest
+from orchestrator.release.settle import settle
 from tasks.baseline import service_facts
 from tasks.hostfacts import keep_drift, keep_releases, nodes_of
 from tasks.launch import algorithm_of
 from tasks.linear import linear_release
-from tasks.replicas import bring_back, rotation_changes
+from tasks.replicas import bring_back, is_serving, rotation_changes
 from tasks.restore import prove, rollback_target
-from tasks.samples import SAMPLE_PROMPTS, Sample, sample_from_json
+from tasks.samples import SAMPLE_PROMPTS, Sample, compare, default_prompts, sample_from_json, take_samples
 from tasks.serving import wait_ready
+from tasks.standin import stand_in_changes, standing_in, why_not
 
 
 def expected_samples(ctx: TaskContext, release: str) -> list[Sample]:
     """The greedy outputs recorded for a linear release on this host; [] when this store never saw them."""
     fact = ctx.store.facts.latest("samples", release, ctx.host.name)
     return [sample_from_json(one) for one in fact.data["samples"][:SAMPLE_PROMPTS]] if fact else []
+
+
+def _answers(replica: HostSession) -> bool:
+    with contextlib.suppress(OrchestrateError), replica.http() as url, Client(url) as client:
+        return client.ready()
+    return False
+
+
+def _same_tokens(ctx: TaskContext, replica: HostSession, target: Manifest, port: int) -> None:
+    """Who answers on a port gives the tokens that were recorded for a release, where any were."""
+    expected = expected_samples(ctx, target.id)
+    if not expected:
+        return
+    with replica.http(port) as url:
+        got = take_samples(url, default_prompts(SAMPLE_PROMPTS), max(len(one.ids) for one in expected))
+    differences = compare(expected, got)
+    if differences:
+        raise OrchestrateError(
+            f"An engine of {target.id} on {replica.name!r} does not give its recorded tokens: {differences[0]}; the "
+            "service was left as it is."
+        )
 
 
 class RollBack(Action):
@@ -36,10 +61,14 @@ class RollBack(Action):
         return Probe(False, f"{target.id} will be made live and proven")
 
     def changes(self, ctx: TaskContext) -> Sequence[Change]:
-        changes: list[Change] = []
+        routed = ctx.host.config.router.enabled
+        why_refused = "" if routed else why_not(ctx.host)
+        changes: list[Change] = [*stand_in_changes(ctx.host, why_refused, "")]
+        said = f"; connections are refused meanwhile, because {why_refused}" if why_refused else ""
         for replica in ctx.host.replicas():
             target = rollback_target(replica, self._wanted)
-            changes += [*rotation_changes(replica), Change("service", replica.unit, f"restarted with {target.id}")]
+            restarted = Change("service", replica.unit, f"restarted with {target.id}{said}")
+            changes += [*rotation_changes(replica), restarted]
         return changes
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
@@ -49,9 +78,22 @@ class RollBack(Action):
         targets = [rollback_target(replica, self._wanted) for replica in replicas]
         for replica, target in zip(replicas, targets, strict=True):
             ctx.check_cancelled()
-            bring_back(ctx, replica, target)
+            self._bring_back(ctx, replica, target)
             ctx.log(f"{replica.unit} serves {target.id}")
         return {"from": before, "to": targets[0].id}
+
+    def _bring_back(self, ctx: TaskContext, replica: HostSession, target: Manifest) -> None:
+        """Where a unit without a router answers now, an engine of `target` does while that restarts."""
+        settle(replica.activation(), patience_s=replica.config.service.start_timeout_s, log=ctx.log)
+        if replica.config.router.enabled or is_serving(replica, target) or not _answers(replica):
+            bring_back(ctx, replica, target)
+            return
+
+        def prove_side(port: int) -> None:
+            _same_tokens(ctx, replica, target, port)
+
+        with standing_in(ctx, replica, target, prove_side, resumed=False) as stand_in:
+            bring_back(ctx, replica, target, stand_in)
 
     def verify(self, ctx: TaskContext) -> Evidence:
         return proofs(ctx, [rollback_target(replica, self._wanted) for replica in ctx.host.replicas()])

@@ -124,28 +124,37 @@ class Activation:
         return Switched(target.id, previous.id, token, stopped, down, status)
 
     def bring_back(
-        self, target: Manifest, *, before_start: Callable[[], None] = lambda: None, log: Log = lambda _line: None
+        self,
+        target: Manifest,
+        *,
+        before_stop: Callable[[], None] = lambda: None,
+        before_start: Callable[[], None] = lambda: None,
+        before_confirm: Callable[[], None] = lambda: None,
+        alone_after_s: float = ALONE_AFTER_S,
+        log: Log = lambda _line: None,
     ) -> None:
         """Make a release that is known to be good live again; returns when its process runs.
 
         The host is told first what is about to happen, and does the rest alone when the operator is lost on the way: a
         service that was stopped for its own return must not stay away. No switch may be armed (see settle).
         """
-        token = self._tell_host(target, log)
+        token = self._tell_host(target, alone_after_s, log)
+        before_stop()
         self.services.stop(self.unit)
         before_start()
         self.apply_definition(target)
         self.services.start(self.unit)
         self.store.point_current(target.id)
+        before_confirm()
         if token and not self.confirm(token):
             log(
-                f"{target.id} was brought back by the host itself, which had waited {ALONE_AFTER_S:g} s for its operator"
+                f"{target.id} was brought back by the host itself, which had waited {alone_after_s:g} s for its operator"
             )
 
-    def _tell_host(self, target: Manifest, log: Log) -> str:
+    def _tell_host(self, target: Manifest, seconds: float, log: Log) -> str:
         """The token of a switch that brings `target` back, '' where none can be armed: a full disk keeps nothing down."""
         try:
-            return self.deadman.arm(self.restore_plan(target), target.id, ALONE_AFTER_S)
+            return self.deadman.arm(self.restore_plan(target), target.id, seconds)
         except HostError:
             raise
         except OrchestrateError as error:
