@@ -42,6 +42,7 @@ def watched(session: HostSession, limit_s: float) -> Iterator[Gap]:
 
 
 def _begin(session: HostSession, name: str, path: str, limit_s: float) -> None:
+    remove_side(session, name)
     session.transport.run(["rm", "-f", path], sudo=session.privileged, check=True)
     python = session.transport.run(["/bin/sh", "-c", "command -v python3"], check=True).stdout.strip()
     wish = json.dumps({"port": session.config.service.port, "file": path, "limit_s": limit_s})

@@ -18,6 +18,7 @@ hosts:
   #   root: /opt/ddtree             # releases are built below this folder; nothing else is written but unit files
   #   service:
   #     {driver: systemd, unit: sglang.service, port: 30000, canary_port: 30001, args: [--mem-fraction-static, "0.85"]}
+  #     # stand_in: auto | always | never, drain_timeout_s: 120: an engine answers while the unit restarts (docs/operators.md)
   #   container: {kind: proxmox-ct, id: 200}   # commands run through `pct exec` on the Proxmox host
   #   gpus: {count: 8, arch: sm_120, tp: 1, canary: [7]}
   #   replicas: 8                   # one per TP group: sglang-0.service on 30000, sglang-1.service on 30001, …

@@ -21,6 +21,7 @@ from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.build import with_launch
 from orchestrator.release.launch import with_flags
 from orchestrator.release.manifest import Manifest
+from orchestrator.store.store import Store
 from tasks.launch import ALGORITHM, WIDTH
 from tasks.linear import linear_release
 from tasks.samples import SAMPLE_PROMPTS, Sample, default_prompts, take_samples
@@ -92,6 +93,7 @@ class Watcher(Ctx):
 
     told: Callable[[str], None] = lambda _line: None
     artifacts: dict[str, str] = field(default_factory=dict)
+    store: Store | None = None
 
     def log(self, line: str) -> None:
         super().log(line)

@@ -35,7 +35,10 @@ POINTS = (
     "verifying",
     "disarming",
     "rolling-back",
+    "bridged",
+    "lifted",
 )
+STAND_IN = ("bridged", "lifted")  # points of a deploy in which an engine answers for the service while it restarts
 DEADLINE_S = 25.0
 GRACE_S = 60.0  # for a loaded machine: boot, restart and first answer
 PAYLOAD = random.Random(12).randbytes(12 << 20)  # incompressible, so that an upload can be hit
@@ -129,6 +132,7 @@ class CellRun:
             "deadline_s": DEADLINE_S,
             "hold": hold,
             "then_back": self.cell.point == "rolling-back",
+            "stand_in": self.cell.point in STAND_IN,
         }
         path = self.folder / "wish.json"
         path.write_text(json.dumps(wish))
@@ -160,6 +164,8 @@ class CellRun:
         armed = "test -e /opt/ddtree/deadman/armed.json && echo yes || true"
         until(lambda: not host.inside(armed, check=False).strip(), limit, "the switch stayed armed beyond its limit")
         until(lambda: scene.whoami(host) is not None, limit, "nothing serves within the limit")
+        if host.inside("nft list ruleset").strip():
+            raise Failed("the redirection to the stand-in was left on")
         return self.complete(host)
 
     def complete(self, host: lab.LabHost) -> str:
@@ -201,6 +207,8 @@ class CellRun:
             raise Failed(f"the switch is {state} after the resumed run")
         if host.inside("ls /etc/systemd/system | grep -c ^orchestrate- || true").strip() != "0":
             raise Failed("units of the switch were left")
+        if host.inside("ls /etc/systemd/system | grep standin || true").strip():
+            raise Failed("the unit of the stand-in was left")
         if host.inside("pgrep -f '[d]eadman[.]py' || true").strip():
             raise Failed("a process of the switch was left")
 

@@ -1,7 +1,7 @@
 """An operator's process for fault injection: deploys a release to one host with the product's own parts.
 
-`python -m tests.hosts_lab.operator FILE`, FILE a JSON object {host, state_dir, wheel, deadline_s, hold, then_back}. Every
-point of the way is printed as `POINT name`; at the point named by `hold` it waits for a line on stdin, so that a fault can
+`python -m tests.hosts_lab.operator FILE`, FILE a JSON object {host, state_dir, wheel, deadline_s, hold, then_back,
+stand_in}. Every point of the way is printed as `POINT name`; at the point named by `hold` it waits for a line on stdin, so that a fault can
 be injected there. Exit codes are those of the program: 0 done, 1 unchanged, 3 unreachable, 4 rolled back, 5 unverified.
 """
 
@@ -22,6 +22,9 @@ from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release import build
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.settle import settle
+from orchestrator.remote.bridge import Bridge
+from orchestrator.remote.services import ServiceUnit
+from tasks.launch import on_port
 from tests.hosts_lab import scene
 
 TOKENS = 32
@@ -60,7 +63,8 @@ class Operator:
             print("the release is live already", flush=True)
             self.prove(session, release)
         else:
-            self.switch(session, release, source, {"armed": "armed", "defined": "defined", "started": "switched"})
+            points = {"armed": "armed", "bridged": "bridged", "defined": "defined", "started": "switched"}
+            self.switch(session, release, source, points)
         session.releases.mark_known_good(release.id, {"tokens": TOKENS}, "matrix")
         if self.wish["then_back"]:
             self.switch(session, source, release, {"stopped": "rolling-back"})
@@ -69,24 +73,46 @@ class Operator:
         """Switch, prove, confirm; whatever fails after the switch began ends with the previous release, proven."""
         activation = session.activation()
         deadline = float(self.wish["deadline_s"])
+        forward = target.kind != "found"
         try:
+            bridge = self.stand_in(session, target) if forward and self.wish["stand_in"] else None
             switched = activation.switch(
                 target,
                 previous,
                 deadline_s=deadline,
+                before_stop=bridge.on if bridge else None,
                 log=lambda line: print(line, flush=True),
                 at=lambda point: self.at(points[point]) if point in points else None,
             )
-            forward = target.kind != "found"
             if forward:
                 self.at("verifying")
-            self.prove(session, target)
+            self.prove(session, target, bridge.direct if bridge else None)
+            if bridge:
+                bridge.lift()
+                self.at("lifted")
             if forward:
                 self.at("disarming")
             if not activation.confirm(switched.token):
                 raise OrchestrateError("the host had already gone back by itself")
+            if bridge:
+                bridge.end(drain_s=5)
+                session.services.remove(bridge.unit)
         except OrchestrateError as error:
             self.back(session, previous, error)
+
+    def stand_in(self, session: HostSession, target: Manifest) -> Bridge:
+        """An engine of the release that answers on the side port."""
+        bridge = session.bridge
+        if bridge is None or bridge.why_not():
+            raise OrchestrateError(f"this host cannot redirect: {bridge and bridge.why_not()}")
+        session.services.remove(bridge.unit)
+        launch = on_port(target.launch, bridge.side)
+        unit = ServiceUnit(bridge.unit, launch.argv, launch.env, restart="no", after_stop=bridge.end_with_unit)
+        session.services.install(unit)
+        session.services.start(bridge.unit)
+        with session.http(bridge.side) as url:
+            self.answer(url)
+        return bridge
 
     def back(self, session: HostSession, previous: Manifest, error: OrchestrateError) -> None:
         print(f"failed: {error}", flush=True)
@@ -103,20 +129,22 @@ class Operator:
             self.at("after-clone")
             self.at("upload")
 
-    def prove(self, session: HostSession, release: Manifest) -> None:
+    def answer(self, url: str) -> dict[str, Any]:
+        end = time.monotonic() + 30
+        while True:
+            try:
+                return fetch(f"{url}/whoami")
+            except (OSError, ValueError):
+                if time.monotonic() > end:
+                    raise OrchestrateError("the service does not answer") from None
+                time.sleep(0.2)
+
+    def prove(self, session: HostSession, release: Manifest, port: int | None = None) -> None:
         """The right release answers, twice from one process, with the same tokens as before."""
         prefix = release.environment.prefix if release.kind == "found" else session.releases.layout.venv(release.id)
-        end = time.monotonic() + 30
         pid = session.services.status(session.unit).main_pid
-        with session.http() as url:
-            while True:
-                try:
-                    said = fetch(f"{url}/whoami")
-                    break
-                except (OSError, ValueError):
-                    if time.monotonic() > end:
-                        raise OrchestrateError("the service does not answer") from None
-                    time.sleep(0.2)
+        with session.http(port) as url:
+            said = self.answer(url)
             texts = [generate(url), generate(url)]
         if said["prefix"] != prefix:
             raise OrchestrateError(f"{said['prefix']} answers, not {prefix}")

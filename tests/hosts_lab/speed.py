@@ -1,7 +1,8 @@
 """Speed on real hosts, printed as ratios: `python -m tests.hosts_lab.speed`.
 
 * 50 files and 50 commands on 3 hosts, ours against Ansible (ansible-core, pipelining, one connection kept) in the same run.
-* How long connections are refused while a unit is switched from one release to another.
+* How long connections are refused while a unit is switched from one release to another: at once, and with an engine that
+  takes some seconds to load, without and with one that stands in.
 * A second look at a host that needs nothing: connect, read the release, the unit and the dead man's switch.
 
 It makes an environment for Ansible below .cache the first time (needs the package index). No figure fails the run.
@@ -20,10 +21,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from orchestrator.hosts.readiness import wait_ready
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.build import build_release
 from orchestrator.release.settle import look
-from tests.hosts_lab import lab, scene
+from tasks.takeover import KEY
+from tests.hosts_lab import bridging, lab, scene
 from tests.hosts_lab.lab import LabHost
 
 COUNT, HOSTS, ROUNDS = 50, 3, 3
@@ -55,6 +58,7 @@ def main() -> int:
         (home / "known_hosts").write_text("".join(machine.pinned_line() for machine in machines))
         against_ansible(machines, home)
         gaps(machines[0], home)
+        slow_gaps(home)
     return 0
 
 
@@ -152,6 +156,22 @@ def gaps(machine: LabHost, home: Path) -> None:
         again = timed(lambda: print(f"nothing to do: {look(activation)}"))
     whole = timed(lambda: spread([machine], home, lambda one: print(f"connected anew: {look(one.activation())}")))
     print(f"a look at an unchanged host: {again:.2f} s, with the login {whole:.2f} s")
+
+
+def slow_gaps(home: Path) -> None:
+    """The whole task of the program, on a host whose engine is slow to start."""
+    for mode, said in (("never", "nothing stands in"), ("auto", "an engine stands in")):
+        machine = bridging.host(f"speed-{mode}")
+        (home / "known_hosts").write_text(machine.pinned_line())
+        with open_session(bridging.config(machine, stand_in=mode), home) as session:
+            wait_ready(session, session.unit, scene.PORT, 60, lambda *_: None)
+            with Prober(machine) as prober:
+                output = bridging.cut_over(session, lambda _line: None).outputs[KEY]
+            print(
+                f"cut-over to an engine that takes {bridging.WARM_UP_S} s to load, {said}: {prober.refused_s:.2f} s of refused "
+                f"connections (the program says {output['refused_s']}), the unit away for {output['down_s']:.1f} s"
+            )
+        machine.down()
 
 
 class Prober:

@@ -14,6 +14,7 @@ from orchestrator.errors import OrchestrateError
 from orchestrator.hosts.clean import clean_host
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.store.store import open_store
+from tasks.rollback import RollBack
 from tasks.standin import why_not
 from tasks.takeover import KEY
 from tests.hosts_lab import bridging
@@ -97,6 +98,19 @@ def test_no_client_notices_that_the_unit_restarts(machine: LabHost, tmp_path: Pa
         assert tables(machine) == ""
         assert machine.inside("ls /etc/systemd/system").split().count(STANDIN) == 0
         assert session.services.definition(STANDIN) is None
+
+
+def test_a_rollback_is_not_noticed_either(machine: LabHost, tmp_path: Path) -> None:
+    with connected(machine, tmp_path) as session, open_store(f"sqlite:///{tmp_path}/state.db") as store:
+        ctx = bridging.cut_over(session, nothing)
+        session.releases.mark_known_good(ctx.outputs[KEY]["previous"], {"by": "this test"})
+        with bridging.clients(machine, tmp_path) as done:
+            back = bridging.Watcher(session, store=store)
+            RollBack(None).apply(back)  # type: ignore[arg-type]
+            unharmed(done())
+        assert any("answers for sglang.service" in line for line in back.lines)
+        assert session.deadman.status().state == "disarmed"
+        assert (algorithm(machine), tables(machine), session.services.definition(STANDIN)) == ("DFLASH", "", None)
 
 
 @pytest.mark.parametrize("hold", ["answers for sglang.service", "sglang.service started with", "answers by itself"])

@@ -22,6 +22,7 @@ from typing import Any
 NFT = shutil.which("nft", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 POLL_S = 0.2
 OPEN = ("01", "08")  # established, and closed by the client only
+LISTENING = "0A"
 # Only what opens a connection: packets of connections from before the table was there must stay as they are.
 NEW = "fib daddr type local tcp flags & (fin|syn|rst|ack) == syn tcp dport"
 
@@ -81,6 +82,9 @@ def state(wish: dict[str, Any]) -> str:
 
 def check(wish: dict[str, Any]) -> str:
     """Why it cannot be used, '' if it can. The kernel looks at every rule and keeps none."""
+    taken = [str(port) for port in (wish["side"], wish["direct"]) if connections(port, (LISTENING,))]
+    if taken and not active(wish["unit"]):
+        return f"port {taken[0]} is taken"
     try:
         load(diverted(wish), "-c")
         return "" if wish.get("filtered") else filtering(nft("list", "ruleset"), wish["side"])
@@ -115,13 +119,13 @@ def answers(port: int) -> bool:
     return True
 
 
-def connections(port: int) -> int:
+def connections(port: int, states: tuple[str, ...] = OPEN) -> int:
     """Connections that a process on this port still has, by the kernel's own list."""
     found = 0
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(name, encoding="ascii") as file:
             rows = [line.split() for line in file.readlines()[1:]]
-            found += sum(1 for row in rows if int(row[1].rsplit(":", 1)[1], 16) == port and row[3] in OPEN)
+            found += sum(1 for row in rows if int(row[1].rsplit(":", 1)[1], 16) == port and row[3] in states)
     return found
 
 
