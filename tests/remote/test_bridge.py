@@ -52,17 +52,22 @@ def test_the_host_brings_the_stand_in_back_before_it_restarts_and_ends_it_last()
 
 
 def test_what_the_unit_runs_at_its_end_leaves_the_way_past_and_diverts_nothing() -> None:
-    command = BRIDGE.end_with_unit
-    assert "dport 30006 dnat to :30000" in command[-1]
-    assert "dnat to :30005" not in command[-1]
-    assert "add table" not in command[-1]  # where there is none, none is made
-    assert systemd_text.command(command).count("\n") == 0
+    rules = BRIDGE.end_with_unit[-1]
+    assert "tcp dport set 30000" in rules
+    assert "dport 30000 delete @diverted_ip " in rules
+    assert "dport 30000 update @diverted_ip " not in rules
+    assert "add table" not in rules  # where there is none, none is made
+    assert systemd_text.command(BRIDGE.end_with_unit).count("\n") == 0
 
 
-def test_only_what_opens_a_connection_is_diverted() -> None:
-    rules = [line for line in host_side.diverted(json.loads(words_of("on"))) if line.startswith("add rule")]
-    assert len(rules) == 3
-    assert all("fib daddr type local" in rule and "== syn" in rule for rule in rules)
+def test_only_what_opens_a_connection_to_this_host_is_diverted() -> None:
+    rules = host_side.diverted(json.loads(words_of("on")))
+    remembering = [rule for rule in rules if "dport 30000 update @diverted" in rule]
+    assert len(remembering) == 4  # from outside and from inside, for both families
+    assert all("fib daddr type local" in rule and "== syn" in rule for rule in remembering)
+    rewriting = [rule for rule in rules if "dport set 30005" in rule]
+    assert len(rewriting) == 4
+    assert all(" @diverted_ip" in rule for rule in rewriting)
 
 
 def words_of(verb: str) -> str:

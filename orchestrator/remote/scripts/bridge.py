@@ -23,8 +23,10 @@ NFT = shutil.which("nft", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 POLL_S = 0.2
 OPEN = ("01", "08")  # established, and closed by the client only
 LISTENING = "0A"
-# Only what opens a connection: packets of connections from before the table was there must stay as they are.
-NEW = "fib daddr type local tcp flags & (fin|syn|rst|ack) == syn tcp dport"
+OPENS = "tcp flags & (fin|syn|rst|ack) == syn"
+# A connection is what opened it: those from before the table was there are in no set and stay as they are.
+FAMILIES = (("ip", "ipv4_addr"), ("ip6", "ipv6_addr"))
+SETS = ("diverted", "past")
 
 
 class Unusable(Exception):
@@ -41,29 +43,56 @@ def nft(*words: str, text: str = "") -> str:
     return done.stdout
 
 
-def lifted(wish: dict[str, Any]) -> list[str]:
-    """Only the way past is left in the table.
-
-    It stays while the table does: without any rule of this kind the kernel would stop translating the connections that
-    the stand-in still has.
+def made(table: str) -> list[str]:
+    """The empty table. Ports are rewritten by the packet, since the kernel's own translation takes what it remembers of
+    an earlier connection with the same ports for a new one: before it sees what comes in, and after it what goes out.
     """
-    table = "inet " + wish["table"]
-    return [f"flush table {table}", f"add rule {table} inside {NEW} {wish['direct']} dnat to :{wish['service']}"]
+    lines = [f"add table {table}"]
+    for name, address in ((f"{one}_{ip}", kind) for one in SETS for ip, kind in FAMILIES):
+        key = f"type {address} . {address} . inet_service"
+        lines.append(f"add set {table} {name} {{ {key}; size 1048576; flags dynamic,timeout; timeout 1h; }}")
+    return [
+        *lines,
+        f"add chain {table} outside {{ type filter hook prerouting priority -310; policy accept; }}",
+        f"add chain {table} inside {{ type filter hook output priority -310; policy accept; }}",
+        f"add chain {table} answers {{ type filter hook postrouting priority 310; policy accept; }}",
+    ]
+
+
+def rules(wish: dict[str, Any], divert: bool) -> list[str]:
+    """Replaces every rule of the table. Without `divert` only connections that open from now on reach the service."""
+    table, service, side, direct = "inet " + wish["table"], wish["service"], wish["side"], wish["direct"]
+    lines = [f"flush chain {table} {chain}" for chain in ("outside", "inside", "answers")]
+    lines.append(f'add rule {table} outside iifname "lo" accept')  # what the host sends itself was seen going out
+    for ip, _ in FAMILIES:
+        there, back = f"{ip} saddr . {ip} daddr . tcp sport", f"{ip} daddr . {ip} saddr . tcp dport"
+        opening = f"fib daddr type local {OPENS} tcp dport"
+        for chain in ("outside", "inside"):
+            head = f"add rule {table} {chain}"
+            verb = "update" if divert else "delete"
+            lines += [
+                f"{head} {opening} {service} {verb} @diverted_{ip} {{ {there} }}",
+                f"{head} {opening} {service} delete @past_{ip} {{ {there} }}",
+                f"{head} {opening} {side} delete @diverted_{ip} {{ {there} }}",
+                f"{head} tcp dport {service} {there} @diverted_{ip} update @diverted_{ip} {{ {there} }} tcp dport set {side} accept",
+            ]
+        lines += [
+            f"add rule {table} inside {opening} {direct} update @past_{ip} {{ {there} }}",
+            f"add rule {table} inside tcp dport {direct} {there} @past_{ip} tcp dport set {service} accept",
+            f"add rule {table} answers tcp sport {side} {back} @diverted_{ip} tcp sport set {service} accept",
+            f"add rule {table} answers tcp sport {service} {back} @past_{ip} tcp sport set {direct} accept",
+        ]
+    return lines
+
+
+def lifted(wish: dict[str, Any]) -> list[str]:
+    """Connections that the stand-in has go on, and the way past stays."""
+    return rules(wish, False)
 
 
 def diverted(wish: dict[str, Any]) -> list[str]:
-    """Makes the table, or replaces everything in it, in one transaction."""
-    table = "inet " + wish["table"]
-    return [
-        f"add table {table}",
-        f"add chain {table} outside {{ type nat hook prerouting priority -110; policy accept; }}",
-        f"add chain {table} inside {{ type nat hook output priority -110; policy accept; }}",
-        *lifted(wish),
-        *(
-            f"add rule {table} {chain} {NEW} {wish['service']} dnat to :{wish['side']}"
-            for chain in ("outside", "inside")
-        ),
-    ]
+    """Makes the table where there is none, in one transaction."""
+    return [*made("inet " + wish["table"]), *rules(wish, True)]
 
 
 def load(lines: list[str], *words: str) -> None:
@@ -74,10 +103,10 @@ def state(wish: dict[str, Any]) -> str:
     if NFT is None:
         return "off"
     try:
-        text = nft("list", "table", "inet", wish["table"])
+        text = nft("list", "chain", "inet", wish["table"], "outside")
     except Unusable:
         return "off"
-    return "on" if f"dport {wish['service']} " in text else "lifted"
+    return "on" if "update @diverted_ip { ip saddr . ip daddr . tcp sport }\n" in text else "lifted"
 
 
 def check(wish: dict[str, Any]) -> str:
