@@ -54,6 +54,7 @@ def host(name: str) -> LabHost:
     files = {
         f"{scene.SITE}/__init__.py": b'__version__ = "0.5.20"\n',
         f"{scene.SITE}/serve.py": ENGINE.read_bytes(),
+        f"{Path(scene.SITE).parent}/tests/hosts_lab/standin.py": (lab.HERE / "standin.py").read_bytes(),
         "/etc/systemd/system/sglang.service": UNIT.encode(),
     }
     machine = LabHost(name, files).up()
