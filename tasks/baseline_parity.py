@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.graph.model import Json, TaskContext
 from orchestrator.hosts.session import HostSession
+from orchestrator.openai.endpoint import Endpoint
 from tasks import baseline_files, host_tools
 from tasks.baseline_files import KnownBaseline
 from tasks.inspect_model import InspectModel
@@ -133,7 +134,7 @@ class TraceFile:
         return content.decode("utf-8", "replace")
 
 
-def hold_tree(ctx: TaskContext, judge: Judge, url: str, trace: TraceFile) -> dict[str, Json]:
+def hold_tree(ctx: TaskContext, judge: Judge, url: Endpoint, trace: TraceFile) -> dict[str, Json]:
     """Serve the baseline's prompts on the tree engine at `url` and judge them; the trace is kept with the run."""
     ctx.progress(f"against the offline baseline {judge.baseline.path.name}")
     samples = take_samples(url, judge.baseline.requests(PROMPTS), judge.new_tokens, RID)

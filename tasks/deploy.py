@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
+from orchestrator.openai.endpoint import Endpoint
 from tasks.knobs import knobs_of
 from tasks.patch import BUILD, tree_engine
 from tasks.planned import engine_memory
@@ -70,7 +71,7 @@ class Canary(Action):
 
 
 @contextlib.contextmanager
-def canary_url(ctx: TaskContext) -> Iterator[str]:
+def canary_url(ctx: TaskContext) -> Iterator[Endpoint]:
     """The canary's address; where an earlier run retired it already, it runs again for as long as it is needed."""
     engine = tree_engine(ctx, "canary", knobs_of(ctx).nodes)
     if ctx.host.services.status(engine.name).running:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import TaskContext
 from orchestrator.hosts.session import HostSession
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.release.found import ancestors, find_service
 from orchestrator.release.manifest import Manifest
 from tasks.launch import algorithm_of
@@ -19,7 +20,7 @@ from tasks.serving import side_engine, side_of, wait_ready
 class LinearEngine:
     """A running linear DFLASH engine. `pid` is its main process; `may_flush` says whether its cache is ours alone."""
 
-    url: str
+    url: Endpoint
     pid: int
     may_flush: bool
 

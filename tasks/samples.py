@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.bench.prompts import Prompt, load_prompt_sets, native_prompt, shipped_sets
 from orchestrator.errors import OrchestrateError
 from orchestrator.openai.client import Client
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.spec_metrics import SpecCounts, accepted_histogram, names_for
 
 SAMPLE_PROMPTS = 8  # compared token by token with every engine
@@ -50,7 +51,9 @@ def default_prompts(count: int) -> list[Prompt]:
     return found
 
 
-def take_samples(url: str, prompts: Sequence[Prompt], max_tokens: int, rid_prefix: str | None = None) -> list[Sample]:
+def take_samples(
+    url: Endpoint, prompts: Sequence[Prompt], max_tokens: int, rid_prefix: str | None = None
+) -> list[Sample]:
     """Greedy outputs of a running engine, one request at a time; an error names the prompt that failed.
 
     With rid_prefix the engine knows each request as prefix and prompt id, which is how its trace names it.

@@ -11,6 +11,7 @@ from orchestrator.graph.model import TaskContext
 from orchestrator.hosts import readiness
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.release.launch import Launch
 from orchestrator.remote.services import ServiceUnit
 from tasks.launch import on_port
@@ -89,8 +90,8 @@ def remove_side(session: HostSession, name: str) -> None:
 
 
 @contextlib.contextmanager
-def side_engine(ctx: TaskContext, engine: SideEngine) -> Iterator[str]:
-    """The base URL of a side engine while it runs; it is stopped and removed at the end."""
+def side_engine(ctx: TaskContext, engine: SideEngine) -> Iterator[Endpoint]:
+    """The address of a side engine while it runs; it is stopped and removed at the end."""
     start_side(ctx, engine)
     try:
         with ctx.host.http(engine.port) as url:

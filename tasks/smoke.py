@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from orchestrator.errors import OrchestrateError
+from orchestrator.errors import HostError, OrchestrateError
 from orchestrator.graph.model import Action, Evidence, Json, Probe, TaskContext
+from orchestrator.openai.client import Client
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.smoke import CheckResult, reference_of, run_smoke, smoke_passed
 from tasks.linear import live_is_linear
 
 Reference = Callable[[str, int], Sequence[int]]
-Engine = Callable[[TaskContext], AbstractContextManager[str]]
+Engine = Callable[[TaskContext], AbstractContextManager[Endpoint]]
 
 
 class SmokeTest(Action):
@@ -59,11 +61,14 @@ class SmokeTest(Action):
         return {"outcomes": {check["name"]: check["outcome"] for check in output.get("checks", [])}}
 
 
-def run_checks(ctx: TaskContext, url: str, *, quick: bool, reference: Reference | None = None) -> list[CheckResult]:
+def run_checks(
+    ctx: TaskContext, url: Endpoint, *, quick: bool, reference: Reference | None = None
+) -> list[CheckResult]:
     """The suite with a log line per check; an error names the checks that failed."""
+    with contextlib.suppress(HostError), Client(url) as client:
+        client.models()  # a key that is refused is told once, not by each of twenty checks
     results = run_smoke(
         url,
-        api_key=ctx.host.secret_env().get("API_KEY"),
         quick=quick,
         on_check=lambda r: log_check(ctx, r),
         reference=reference,

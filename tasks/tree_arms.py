@@ -17,6 +17,7 @@ from orchestrator.bench.width_switch import CHAIN, TOKEN_ENV, WIDTHS_ENV, WidthS
 from orchestrator.errors import OrchestrateError
 from orchestrator.graph.model import TaskContext
 from orchestrator.hosts.readiness import EngineStartError
+from orchestrator.openai.endpoint import Endpoint
 from tasks.patch import tree_engine
 from tasks.serving import SideEngine, side_engine
 
@@ -28,7 +29,7 @@ class _Shared:
     """The running server that holds several widths."""
 
     engine: SideEngine
-    url: str
+    url: Endpoint
     switch: WidthSwitch
     held: tuple[int, ...]
     life: ExitStack
@@ -65,11 +66,11 @@ class TreeArms:
 
         return factory
 
-    def _arm(self, url: str, budget: int, switch: Callable[[], Any] | None = None) -> Arm:
+    def _arm(self, url: Endpoint, budget: int, switch: Callable[[], Any] | None = None) -> Arm:
         return Arm(f"ddtree-{budget}", url, budget, switch=switch, sample=self._sample, flush=self._flush)
 
     @contextlib.contextmanager
-    def _own_server(self, budget: int) -> Iterator[str]:
+    def _own_server(self, budget: int) -> Iterator[Endpoint]:
         """A server of this budget alone; the canary, when it has that budget."""
         ctx = self._ctx
         canary = ctx.output("canary")

@@ -13,6 +13,7 @@ from orchestrator.bench.load import Level, Target, run_load
 from orchestrator.bench.prompts import WARM_UP, Prompt, native_prompt, plain_text
 from orchestrator.bench.rows import HostSample, RequestFacts, Row
 from orchestrator.openai.client import Client, engine_settings, graphs_on, server_identity
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.metrics_text import read_metrics
 from orchestrator.openai.records import Api
 from orchestrator.openai.spec_metrics import SpecNames, chain_length_between, names_for, stage_ms_between
@@ -33,10 +34,9 @@ class Arm:
     """
 
     name: str
-    base_url: str
+    server: Endpoint | str
     budget: int = 0
     model: str = "default"
-    api_key: str | None = None
     switch: Callable[[], None] | None = None
     identity: Callable[[], str] | None = None
     sample: Callable[[], HostSample | None] | None = None
@@ -68,7 +68,7 @@ class OpenArm:
 
     def __enter__(self) -> OpenArm:
         self.arm = self._context.__enter__()
-        self._client = Client(self.arm.base_url, self.arm.api_key)
+        self._client = Client(self.arm.server)
         info = self._client.server_info()
         self.graphs = graphs_on(info)
         self.engine = engine_settings(info)
@@ -114,10 +114,9 @@ class OpenArm:
 
     def _load(self, settings: RowSettings, prompts: Sequence[Prompt], concurrency: int) -> Any:
         target = Target(
-            self.arm.base_url.rstrip("/").removesuffix("/v1"),
+            self.arm.server,
             api=self.arm.api,
             model=self.arm.model,
-            api_key=self.arm.api_key,
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
             seed=settings.seed if settings.temperature > 0 else None,

@@ -19,6 +19,7 @@ from orchestrator.bench.rows import HostSample, Row, loop_share, row_from_json
 from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import UsageError
 from orchestrator.openai.client import Client
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.records import whole_number
 
 ROWS = "rows.jsonl"
@@ -33,9 +34,8 @@ class Servers:
     switch: tells the server at trees[0] which of its widths to use; None when it holds one only.
     """
 
-    linear: str
-    trees: Mapping[int, str]
-    api_key: str | None = None
+    linear: Endpoint
+    trees: Mapping[int, Endpoint]
     flush: bool = True
     switch: Switch | None = None
 
@@ -45,8 +45,8 @@ class Servers:
     def open_tree(self, budget: int) -> Callable[[], AbstractContextManager[Arm]]:
         return lambda: self._arm(f"ddtree-{budget}", self.tree(budget), budget)
 
-    def tree(self, budget: int) -> str:
-        """The address of the server for a budget; UsageError when none was given."""
+    def tree(self, budget: int) -> Endpoint:
+        """The server for a budget; UsageError when none was given."""
         url = self.trees.get(budget) or self.trees.get(0)
         if url is None:
             raise UsageError(f"No --tree-url was given for {budget} nodes; add --tree-url {budget}=URL.")
@@ -57,22 +57,22 @@ class Servers:
         return self.switch is not None and budget > 0 and budget not in self.trees
 
     @contextmanager
-    def _arm(self, name: str, url: str, budget: int) -> Iterator[Arm]:
+    def _arm(self, name: str, server: Endpoint, budget: int) -> Iterator[Arm]:
         def change() -> None:
             if self.switch and self.switched(budget):
                 self.switch(budget)
 
         yield Arm(
-            name, url, budget, api_key=self.api_key, flush=self.flush, sample=local_sampler(url), switch=change
+            name, server, budget, flush=self.flush, sample=local_sampler(server.url), switch=change
         )  # fmt: skip
 
 
 def check_algorithms(servers: Servers, budgets: Sequence[int]) -> None:
     """UsageError unless one server is linear DFLASH, and the others are DDTREE with the budgets asked for."""
-    _require(servers.linear, servers.api_key, "DFLASH")
+    _require(servers.linear, "DFLASH")
     for budget in budgets:
         url = servers.tree(budget)
-        nodes = _require(url, servers.api_key, "DDTREE")
+        nodes = _require(url, "DDTREE")
         if nodes != budget and not servers.switched(budget):
             raise UsageError(
                 f"{url} has {nodes} tree nodes and can't be told to have {budget} without --control-token; "
@@ -80,21 +80,21 @@ def check_algorithms(servers: Servers, budgets: Sequence[int]) -> None:
             )
 
 
-def _require(url: str, api_key: str | None, wanted: str) -> int:
+def _require(server: Endpoint, wanted: str) -> int:
     """The tree nodes of a server; UsageError when it serves another algorithm than `wanted`."""
-    with Client(url, api_key) as client:
+    with Client(server) as client:
         info = client.server_info()
     found = str(info.get("speculative_algorithm") or "none").upper()
     if found != wanted:
-        raise UsageError(f"{url} serves {found}, and {wanted} is needed there; exchange or correct the addresses.")
+        raise UsageError(f"{server} serves {found}, and {wanted} is needed there; exchange or correct the addresses.")
     return (whole_number(info.get("speculative_num_draft_tokens")) or 1) - 1
 
 
-def judge_of(url: str, api_key: str | None) -> Gap:
+def judge_of(server: Endpoint | str) -> Gap:
     """Preferences of a server of the same target model that tells log-probabilities, for example one without drafts."""
 
     def gap(prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
-        with Client(url, api_key) as client:
+        with Client(server) as client:
             return client.preference(native_prompt(client, prompt), prefix, wanted, got)
 
     return gap
@@ -102,7 +102,7 @@ def judge_of(url: str, api_key: str | None) -> Gap:
 
 def without_loops(servers: Servers, prompts: Sequence[Prompt], max_tokens: int) -> tuple[list[Prompt], list[str]]:
     """(prompts on which the linear server does not repeat itself, ids of the others), asked one at a time."""
-    with Client(servers.linear, servers.api_key) as client:
+    with Client(servers.linear) as client:
         outputs = {p.id: client.generate(native_prompt(client, p), max_tokens).output_ids for p in prompts}
     looping = [name for name, ids in outputs.items() if loop_share(ids) > LOOP_SHARE]
     return [p for p in prompts if p.id not in looping], looping

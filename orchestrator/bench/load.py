@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.bench.clock import Clock, RealClock
 from orchestrator.bench.metrics import LoadSummary, Objective, measure, percentile, summarise
 from orchestrator.openai.client import payload_for
+from orchestrator.openai.endpoint import Endpoint, endpoint_of
 from orchestrator.openai.records import Api, Completion
 from orchestrator.openai.streaming import open_session, stream_completion
 
@@ -136,10 +137,9 @@ class Target:
     extra: further fields of every request's body.
     """
 
-    base_url: str
+    server: Endpoint | str
     api: Api = Api.NATIVE
     model: str = "default"
-    api_key: str | None = None
     max_tokens: int = 128
     temperature: float = 0.0
     seed: int | None = None
@@ -178,8 +178,8 @@ async def load(
 ) -> LoadResult:
     """Send `requests` requests, cycling through `prompts` (id, prompt as `payload_for` takes it)."""
     clock = clock or RealClock()
-    probe = DelayProbe()
-    async with open_session(target.api_key) as session, probe.running():
+    probe, server = DelayProbe(), endpoint_of(target.server)
+    async with open_session(server) as session, probe.running():
 
         async def send(i: int) -> Completion:
             prompt_id, prompt = prompts[i % len(prompts)]
@@ -195,7 +195,7 @@ async def load(
             if target.thinking is not None:
                 body["chat_template_kwargs"] = {"enable_thinking": target.thinking}
             body |= target.extra
-            return await stream_completion(session, target.base_url, target.api, body, clock.now, prompt_id)
+            return await stream_completion(session, server.root, target.api, body, clock.now, prompt_id)
 
         start = clock.now()
         if level.rate_per_s is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.openai.client import Client
+from orchestrator.openai.endpoint import Endpoint, endpoint_of
 
 PATH = "/ddtree/width"
 HEADER = "x-ddtree-token"
@@ -16,8 +18,9 @@ WIDTHS_ENV, TOKEN_ENV = "SGLANG_DDTREE_WIDTHS", "SGLANG_DDTREE_CONTROL_TOKEN"
 class WidthSwitch:
     """One server's switch. `url` must reach the server on its own loopback (directly, or through a forwarded port)."""
 
-    def __init__(self, url: str, token: str) -> None:
-        self._url, self._headers = url, {HEADER: token}
+    def __init__(self, url: Endpoint | str, token: str) -> None:
+        # A refusal is told in the server's words: they say whether it was this token or the API key.
+        self._url, self._headers = replace(endpoint_of(url), key_from=""), {HEADER: token}
 
     def state(self) -> dict[str, Any] | None:
         """What the server holds: `widths` (labels), `width` in force, `counts` by width; None when it has no switch."""

@@ -19,6 +19,7 @@ from orchestrator.cli.summary import verdict_sentence
 from orchestrator.cli.sweep import print_sweep
 from orchestrator.errors import BenchInvalidError, ExitCode, UsageError
 from orchestrator.hosts import secrets
+from orchestrator.openai.endpoint import Endpoint
 
 DEFAULTS: dict[str, Any] = {
     "budgets": "15,16,22,32,64,128,256,512,1024", "pairs": 10, "max_tokens": 512, "group_size": 4, "margin": 0.02,
@@ -37,7 +38,8 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
     prompts = load_prompts(Path(values["prompts"])) if values.get("prompts") else load_prompt_sets(shipped_sets())
     addresses = addresses_of(trees)
     key = key_of(values.get("api_key"), "--api-key")
-    servers = Servers(linear, addresses, key, switch=_switch(addresses.get(0), values))
+    trees_at = {budget: Endpoint(url, key, "--api-key") for budget, url in addresses.items()}
+    servers = Servers(Endpoint(linear, key, "--api-key"), trees_at, switch=_switch(trees_at.get(0), values))
     check_algorithms(servers, budgets)
     prompts, looping = without_loops(servers, prompts, int(values["max_tokens"]))
     if looping:
@@ -60,7 +62,7 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
         servers.open_linear, servers.open_tree, budgets, prompts, pairs=int(values["pairs"]),
         max_tokens=int(values["max_tokens"]), margin=float(values["margin"]), on_row=on_row, concurrencies=loads,
         group_size=int(values["group_size"]), tie_nats=float(values["tie_nats"]),
-        judge_of_ties=judge_of(values["reference"], key) if values.get("reference") else None,
+        judge_of_ties=judge_of(Endpoint(values["reference"], key, "--api-key")) if values.get("reference") else None,
         out_of_time=lambda: time.monotonic() > end, done_rows=kept.read(),
     )  # fmt: skip
     return _end(cli, result, folder, servers)
@@ -71,8 +73,8 @@ def _end(cli: Cli, result: SweepResult, folder: Path, servers: Servers) -> int:
     from orchestrator.report.run_report import engine_facts, write_report
 
     verdict = result.verdict.to_json()
-    trees = ", ".join(f"{budget}: {url}" if budget else url for budget, url in servers.trees.items())
-    facts = {"linear": servers.linear, "tree": trees, **engine_facts(result)}
+    trees = ", ".join(f"{budget}: {url}" if budget else str(url) for budget, url in servers.trees.items())
+    facts = {"linear": str(servers.linear), "tree": trees, **engine_facts(result)}
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     files = write_report(RunReport("Paired sweep of two servers", folder.name, made, facts, sweep=result), folder)
     arms = [arm.to_json() for arm in result.arms]
@@ -102,7 +104,7 @@ def addresses_of(trees: Sequence[str]) -> dict[int, str]:
     return found
 
 
-def _switch(tree: str | None, values: dict[str, Any]) -> Switch | None:
+def _switch(tree: Endpoint | None, values: dict[str, Any]) -> Switch | None:
     token = key_of(values.get("control_token"), "--control-token")
     if token is None:
         return None

@@ -15,6 +15,7 @@ from orchestrator.cli.by_url import key_of, numbers
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.openai.client import Client
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.records import Api
 
 APIS = {"chat": Api.CHAT, "completions": Api.COMPLETIONS, "native": Api.NATIVE}
@@ -41,12 +42,12 @@ COLUMNS = ("load", "requests", "failed", "tok/s", "TTFT ms", "ITL ms", "E2E ms",
 @command_options
 def load(cli: Cli, url: str, out: Path | None, requests: int, slo: tuple[str, ...], **given: Any) -> int:
     levels, key = levels_of(given), key_of(given["api_key"], "--api-key")
-    api, root = APIS[given["api"]], url.rstrip("/").removesuffix("/v1")
-    with Client(root, key) as client:
+    api, server = APIS[given["api"]], Endpoint(url, key, "--api-key")
+    with Client(server) as client:
         model = (client.models() or ["default"])[0]
         prompts = _prompts(client, given["prompts"], api, model)
     target = Target(
-        root, api, model, key, given["max_tokens"], given["temperature"], given["seed"], thinking=given["thinking"]
+        server, api, model, given["max_tokens"], given["temperature"], given["seed"], thinking=given["thinking"]
     )
     done = run_ladder(
         target,

@@ -12,6 +12,7 @@ from orchestrator.cli.context import Cli, command_options
 from orchestrator.cli.settings import read_settings
 from orchestrator.errors import ExitCode, UsageError
 from orchestrator.hosts import secrets
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.smoke import reference_of, run_smoke, smoke_passed
 
 
@@ -37,12 +38,11 @@ def smoke(
     if url is not None:
         key = secrets.resolve(api_key, what="--api-key") if api_key else None
         results = run_smoke(
-            url,
+            Endpoint(url, key),
             model,
-            key,
             quick,
             on_check=lambda r: cli.out.note(f"{r.outcome:<11} {r.name}: {r.detail}"),
-            reference=reference_of(reference, key) if reference else None,
+            reference=reference_of(Endpoint(reference, key)) if reference else None,
         )
         return _smoke_end(cli, smoke_passed(results), [r.to_json() for r in results])
     from orchestrator.cli.measure_host import smoke_host

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 
-from orchestrator.errors import OrchestrateError
+from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
 
@@ -61,6 +61,8 @@ def _answers(session: HostSession, port: int) -> bool:
     try:
         with session.http(port) as url, Client(url, timeout_s=60) as client:
             return client.alive() and client.ready()
+    except UsageError:  # a key that is missing or wrong does not come right by waiting
+        raise
     except OrchestrateError:
         return False
 

@@ -21,10 +21,8 @@ RUNNING = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
 @contextlib.contextmanager
 def router_of(session: HostSession) -> Iterator[Router]:
     """The router of a session's host."""
-    secrets = session.secret_env()
-    key, replica_key = secrets.get("ROUTER_API_KEY"), secrets.get("API_KEY")
-    with session.http(session.config.router.port) as url, Client(url, key, timeout_s=60) as client:
-        yield Router(client, session.name, replica_key)
+    with session.http(session.config.router.port, key="router_api_key") as url, Client(url, timeout_s=60) as client:
+        yield Router(client, session.name, session.secret("api_key"))
 
 
 def in_rotation(session: HostSession) -> bool:
@@ -98,7 +96,7 @@ def _arm(guard: Comeback, unguarded: Callable[[str], None] | None) -> None:
 def _drain(session: HostSession, waiting: Waiting) -> None:
     limit = session.config.router.drain_timeout_s
     started, quiet = time.monotonic(), 0
-    with session.http() as url, Client(url, session.secret_env().get("API_KEY"), timeout_s=60) as client:
+    with session.http() as url, Client(url, timeout_s=60) as client:
         while True:
             running = running_requests(client)
             quiet = quiet + 1 if running == 0 else 0

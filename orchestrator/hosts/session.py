@@ -6,13 +6,14 @@ import contextlib
 import functools
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import OrchestrateError
 from orchestrator.hosts import secrets
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.recent import Recent
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.release.activate import Activation
 from orchestrator.release.deadman import Deadman, ProcessTrigger
 from orchestrator.release.layout import Layout
@@ -50,6 +51,7 @@ class HostSession:
     number: int = 0
     declared: HostConfig | None = None
     recent: Recent = field(default_factory=Recent)
+    resolved: dict[str, str] = field(default_factory=dict, repr=False)  # what `secrets` refer to, asked for once
 
     def replicas(self) -> list[HostSession]:
         """A session for each replica, this one first when it is the first; they share one connection."""
@@ -57,9 +59,7 @@ class HostSession:
         return [
             self
             if number == self.number
-            else HostSession(
-                self.name, declared.of_replica(number), self.transport, self.state_dir, self.masker, number, declared
-            )
+            else replace(self, config=declared.of_replica(number), number=number, declared=declared, recent=Recent())
             for number in range(declared.replicas)
         ]
 
@@ -137,22 +137,32 @@ class HostSession:
         return self.config.service.unit
 
     @contextlib.contextmanager
-    def http(self, port: int | None = None) -> Iterator[str]:
-        """A base URL on this machine (`http://127.0.0.1:PORT`) that reaches a loopback port of the host."""
+    def http(self, port: int | None = None, key: str = "api_key") -> Iterator[Endpoint]:
+        """An address on this machine (`http://127.0.0.1:PORT`) that reaches a loopback port of the host.
+
+        It carries the key that hosts.yaml gives for the service and its side engines, or the one that `key` names.
+        """
         with self.transport.forward(port or self.config.service.port) as local:
-            yield f"http://127.0.0.1:{local}"
+            yield Endpoint(f"http://127.0.0.1:{local}", self.secret(key), f"hosts.{self.name}.secrets.{key}")
 
     def close(self) -> None:
         self.transport.close()
 
     def secret_env(self) -> dict[str, str]:
         """The values behind `secrets`, by name in upper case; known to the masker from here on."""
-        values = {
-            name.upper(): secrets.resolve(reference, what=f"hosts.{self.name}.secrets.{name}")
-            for name, reference in self.config.secrets.items()
-        }
-        self.masker.add(*values.values())
-        return values
+        return {name.upper(): self._resolve(name) for name in self.config.secrets}
+
+    def secret(self, name: str) -> str | None:
+        """The value behind one of `secrets`, however its name is written; None where hosts.yaml does not give it."""
+        known = next((own for own in self.config.secrets if own.lower() == name), None)
+        return None if known is None else self._resolve(known)
+
+    def _resolve(self, name: str) -> str:
+        if name not in self.resolved:
+            value = secrets.resolve(self.config.secrets[name], what=f"hosts.{self.name}.secrets.{name}")
+            self.masker.add(value)
+            self.resolved[name] = value
+        return self.resolved[name]
 
 
 def connect(config: HostConfig, state_dir: Path, masker: secrets.Masker | None = None) -> HostSession:

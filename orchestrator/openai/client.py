@@ -10,12 +10,18 @@ from typing import Any
 
 import httpx
 
-from orchestrator.errors import HostError
+from orchestrator.errors import HostError, UsageError
+from orchestrator.openai.endpoint import Endpoint, endpoint_of
 from orchestrator.openai.metrics_text import read_metrics
 from orchestrator.openai.records import UNEXPECTED, Api, Assembler, Completion
 from orchestrator.openai.sse import SseSplitter
 
 Json = dict[str, Any]
+UNAUTHORIZED = 401
+
+
+class KeyRefused(UsageError):
+    """The server asks for a key and was given none, or another one."""
 
 
 def payload_for(
@@ -59,19 +65,20 @@ def payload_for(
 
 
 class Client:
-    """Use as a context manager. `base_url` may end with `/v1`; the paths of this class start at the root."""
+    """Use as a context manager. The paths of this class start at the server's root.
+
+    A refused key raises KeyRefused where the endpoint says who gives it; otherwise it is an answer like any other.
+    """
 
     def __init__(
-        self,
-        base_url: str,
-        api_key: str | None = None,
-        timeout_s: float = 120.0,
-        clock: Callable[[], float] = time.perf_counter,
+        self, server: Endpoint | str, timeout_s: float = 120.0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self.endpoint = endpoint_of(server)
+        self.base_url = self.endpoint.root
         self._clock = clock
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(base_url=self.base_url, headers=headers, timeout=timeout_s, trust_env=False)
+        self._http = httpx.Client(
+            base_url=self.base_url, headers=self.endpoint.headers, timeout=timeout_s, trust_env=False
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -82,12 +89,20 @@ class Client:
     def request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """One request, whatever its status; HostError when there is no answer at all."""
         try:
-            return self._http.request(method, path, **kwargs)
+            return self._known(self._http.request(method, path, **kwargs))
         except httpx.HTTPError as exc:
             raise HostError(
                 f"{method} {self.base_url}{path} got no answer ({type(exc).__name__}: {exc}); "
                 "check that the service runs and that its port is right."
             ) from exc
+
+    def _known(self, answer: httpx.Response) -> httpx.Response:
+        """The answer, unless it says that our key is not the server's."""
+        source = self.endpoint.key_from
+        if answer.status_code == UNAUTHORIZED and source:
+            does = "refuses the key that was sent" if self.endpoint.api_key else "asks for a key"
+            raise KeyRefused(f"{self.base_url} {does} (HTTP 401): let {source} refer to the key of that server.")
+        return answer
 
     def get_json(self, path: str) -> Json | None:
         """The JSON object at `path`, or None when the server does not offer it."""
@@ -124,8 +139,11 @@ class Client:
         return read_metrics(self.metrics_text() or "") or None
 
     def flush_cache(self) -> bool:
-        """Empty the prefix cache; False when refused (the server is busy) or not offered."""
-        return self.request("POST", "/flush_cache").status_code == 200
+        """Empty the prefix cache; False when refused (the server is busy, or wants an administrator's key)."""
+        try:
+            return self.request("POST", "/flush_cache").status_code == 200
+        except KeyRefused:
+            return False
 
     def tokenize(self, messages: Sequence[Mapping[str, Any]], model: str = "default") -> list[int] | None:
         """Token ids of a conversation under the server's chat template; None when not offered."""
@@ -174,7 +192,7 @@ class Client:
         return done
 
     def _whole(self, api: Api, body: Json, assembler: Assembler) -> None:
-        answer = self._http.post(api.value, json=body)
+        answer = self._known(self._http.post(api.value, json=body))
         assembler.completion.status = answer.status_code
         if answer.status_code == 200:
             assembler.whole(answer.content.decode("utf-8", "replace"), self._clock())
@@ -184,6 +202,7 @@ class Client:
     def _stream(self, api: Api, body: Json, assembler: Assembler) -> None:
         splitter = SseSplitter()
         with self._http.stream("POST", api.value, json=body) as answer:
+            self._known(answer)
             assembler.completion.status = answer.status_code
             if answer.status_code != 200:
                 assembler.completion.error = answer.read().decode("utf-8", "replace")[:300]

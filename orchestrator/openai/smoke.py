@@ -14,6 +14,7 @@ from orchestrator.errors import OrchestrateError
 from orchestrator.openai import smoke_api, smoke_robust
 from orchestrator.openai.checks import CheckFailed, NamedCheck, NotOffered, Probe
 from orchestrator.openai.client import Client
+from orchestrator.openai.endpoint import Endpoint, endpoint_of
 from orchestrator.openai.records import UNEXPECTED
 
 
@@ -42,9 +43,8 @@ def all_checks() -> list[NamedCheck]:
 
 
 def run_smoke(
-    base_url: str,
+    server: Endpoint | str,
     model: str | None = None,
-    api_key: str | None = None,
     quick: bool = False,
     on_check: Callable[[CheckResult], None] = lambda result: None,
     *,
@@ -60,8 +60,10 @@ def run_smoke(
     """
     wanted = None if only is None else set(only)
     results = []
-    with Client(base_url, api_key, timeout_s) as client:
-        probe = Probe(client, model or _first_model(client), api_key, quick, reference, lossless_prompts)
+    with Client(server, timeout_s) as client:
+        probe = Probe(
+            client, model or _first_model(client), endpoint_of(server).api_key, quick, reference, lossless_prompts
+        )
         for check in all_checks():
             if (quick and not check.quick) or (wanted is not None and check.name not in wanted):
                 continue
@@ -97,11 +99,11 @@ def smoke_passed(results: Sequence[CheckResult]) -> bool:
     return any(r.ok for r in results) and not any(r.ok is False for r in results)
 
 
-def reference_of(base_url: str, api_key: str | None = None) -> Callable[[str, int], Sequence[int]]:
+def reference_of(server: Endpoint | str) -> Callable[[str, int], Sequence[int]]:
     """Greedy ids from another SGLang server, for `run_smoke(reference=…)`."""
 
     def ids(prompt: str, max_tokens: int) -> Sequence[int]:
-        with Client(base_url, api_key) as client:
+        with Client(server) as client:
             return client.generate(prompt, max_tokens).output_ids
 
     return ids

@@ -9,6 +9,7 @@ import httpx
 
 from orchestrator.openai.checks import CheckFailed, NamedCheck, NotOffered, Probe
 from orchestrator.openai.client import Client, payload_for
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.records import Api
 from orchestrator.openai.smoke_api import STORY
 
@@ -49,8 +50,8 @@ def _concurrent(probe: Probe) -> str:
 
 def _aborted(probe: Probe) -> str:
     body = payload_for(Api.COMPLETIONS, STORY, 512, model=probe.model)
-    key = {"Authorization": f"Bearer {probe.api_key}"} if probe.api_key else {}
-    with httpx.Client(base_url=probe.client.base_url, headers=key, timeout=60, trust_env=False) as http:
+    server = probe.client.endpoint
+    with httpx.Client(base_url=server.root, headers=server.headers, timeout=60, trust_env=False) as http:
         for _ in range(1 if probe.quick else 3):
             with http.stream("POST", Api.COMPLETIONS.value, json=body) as answer:
                 next(answer.iter_raw(), b"")
@@ -102,7 +103,7 @@ def _oversized(probe: Probe) -> str:
 def _wrong_key(probe: Probe) -> str:
     if not probe.api_key:
         raise NotOffered("no API key is set for this service")
-    with Client(probe.client.base_url, "wrong-key") as stranger:
+    with Client(Endpoint(probe.client.base_url, "wrong-key")) as stranger:
         status = stranger.request("GET", "/v1/models").status_code
     if status not in (401, 403):
         raise CheckFailed(f"a wrong key got HTTP {status}")

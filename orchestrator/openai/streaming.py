@@ -7,16 +7,16 @@ from typing import Any
 
 import aiohttp
 
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.records import Api, Assembler, Completion
 from orchestrator.openai.sse import SseSplitter
 
 
-def open_session(api_key: str | None = None, timeout_s: float = 600.0) -> aiohttp.ClientSession:
+def open_session(server: Endpoint, timeout_s: float = 600.0) -> aiohttp.ClientSession:
     """A session without a connection limit: the load generator sets the concurrency, not the pool."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
-        headers=headers,
+        headers=server.headers,
         timeout=aiohttp.ClientTimeout(total=timeout_s),
     )
 

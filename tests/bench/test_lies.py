@@ -18,6 +18,7 @@ from orchestrator.bench.paired import run_paired_sweep
 from orchestrator.bench.prompts import Prompt
 from orchestrator.bench.verdict import Decision
 from orchestrator.errors import OrchestrateError
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.records import Api
 from tests.bench.stub_server import Script, Stub, running_stub
 from tests.spoil import spoilt
@@ -89,7 +90,7 @@ LIES = (
 def test_a_tree_that_lies_is_never_adopted(lie: Callable[[Event], object], rule: str) -> None:
     kind = type("OneLiar", (Liar,), {"lie": staticmethod(lie)})
     with running_stub(Script(step_s=0.002)) as linear, running_stub(Script(), kind) as tree:
-        servers = Servers(linear.url, {0: tree.url})
+        servers = Servers(Endpoint(linear.url), {0: Endpoint(tree.url)})
         result = run_paired_sweep(servers.open_linear, servers.open_tree, [15], PROMPTS, 1, 32, min_pairs=1)
     rows = [row for row in result.rows if row.arm == "tree"]
     assert rows
@@ -130,7 +131,7 @@ def test_whatever_a_server_sends_a_load_has_figures_and_a_sweep_ends(seed: int) 
         for api in Api:
             summary = run_load(Target(stub.url, api=api, max_tokens=8), [("p", "hi")], 3, Level(concurrency=3)).summary
             assert summary.requests == 3
-        servers = Servers(stub.url, {0: stub.url})
+        servers = Servers(Endpoint(stub.url), {0: Endpoint(stub.url)})
         try:
             run_paired_sweep(servers.open_linear, servers.open_tree, [15], PROMPTS, 1, 8, min_pairs=1).to_json()
         except OrchestrateError as error:

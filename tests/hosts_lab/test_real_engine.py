@@ -39,7 +39,7 @@ def ask(session: HostSession, path: str, body: dict[str, Any] | None = None) -> 
         try:
             with session.http(engine.PORT) as url:
                 data = json.dumps(body).encode() if body is not None else None
-                request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+                request = urllib.request.Request(f"{url}{path}", data, {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     return dict(json.load(answer))
         except OSError:

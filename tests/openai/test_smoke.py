@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.openai.client import Client, graphs_on, server_identity
+from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.records import Api
 from orchestrator.openai.smoke import all_checks, reference_of, run_smoke, smoke_passed
 from tests.bench.stub_server import Script, running_stub
@@ -17,7 +18,7 @@ def outcomes(script: Script, **kwargs: object) -> dict[str, str]:
 
 def test_a_good_server_passes_whatever_the_chunking() -> None:
     with running_stub(Script(split=3, api_key="k")) as stub:
-        results = run_smoke(stub.url + "/v1", api_key="k", reference=reference_of(stub.url, "k"))
+        results = run_smoke(Endpoint(stub.url + "/v1", "k"), reference=reference_of(Endpoint(stub.url, "k")))
     assert smoke_passed(results)
     assert [r.name for r in results] == [c.name for c in all_checks()]
     assert {r.name for r in results if r.ok is None} == {"tools"}

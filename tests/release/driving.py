@@ -26,7 +26,7 @@ def ask(session: HostSession) -> dict[str, Any]:
     with session.http() as url:
         while True:
             try:
-                with urllib.request.urlopen(url, timeout=5) as answer:
+                with urllib.request.urlopen(str(url), timeout=5) as answer:
                     return dict(json.load(answer))
             except OSError:
                 assert time.monotonic() < end, "the service did not answer in time"
