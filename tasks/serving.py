@@ -36,6 +36,8 @@ class SideEngine:
             argv=self.launch.argv,
             env=self.launch.env,
             secret_env={**session.secret_env(), **self.secrets},
+            env_files=self.launch.env_files,
+            filled_in=self.launch.filled_in,
             cwd=self.launch.cwd,
             user=self.launch.user,
             description="orchestrate: side engine",

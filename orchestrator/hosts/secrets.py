@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UsageError
@@ -23,8 +23,10 @@ LOOKS_SECRET = re.compile(
 _BEGINNINGS = ("sk-", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "AKIA", "xox", "-----BEGIN ", "eyJ")
 SECRET_FLAG = re.compile(r"^--?(?:[a-z0-9-]*-)?(?:api-?key|token|password|secret)(?:=(?P<value>.+))?$", re.I)
 SECRET_NAME = re.compile(r"(?:api_?key|token|passw(?:or)?d|secret|credential)", re.I)
+SECRET_VARIABLE = re.compile(r"(?:^|_)(?:API_?KEY|TOKEN|PASSWORD|SECRET)$", re.I)
 MASK = "[secret]"
 SHORTEST, SHORTEST_LINE = 4, 12
+Hide = Callable[..., None]  # is told values that no output may show
 
 
 def is_reference(value: str) -> bool:
@@ -34,6 +36,19 @@ def is_reference(value: str) -> bool:
 def looks_secret(value: str) -> bool:
     """True for a literal that has the form of a well-known token or private key."""
     return not is_reference(value) and LOOKS_SECRET.search(value) is not None
+
+
+def secret_words(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """What a service was given in the open: `--api-key VALUE`, `--hf-token=VALUE`, HF_TOKEN=VALUE and their like.
+
+    A variable in such a place is no secret.
+    """
+    found = [value for name, value in env.items() if SECRET_VARIABLE.search(name)]
+    for here, following in zip(argv, (*argv, "")[1:], strict=False):
+        match = SECRET_FLAG.match(here)
+        if match:
+            found.append(match.group("value") or ("" if following.startswith("--") else following))
+    return [value for value in found if value and not value.startswith("$")]
 
 
 def resolve(reference: str, *, what: str) -> str:

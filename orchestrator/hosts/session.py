@@ -225,9 +225,10 @@ def connection_settings(config: HostConfig, state_dir: Path, masker: secrets.Mas
 
 def make_driver(session: HostSession) -> ServiceDriver:
     """The service driver of a host; refuses what the host cannot do."""
+    hide = session.masker.add
     if session.config.service.driver == "process":
-        return ProcessDriver(session.transport, session.home)
+        return ProcessDriver(session.transport, session.home, hide)
     env_folder = posixpath.join(session.root, "env")
     if not session.privileged:
-        return SystemdDriver(session.transport, env_folder, user_scope(session.transport, session.home))
-    return SystemdDriver(session.transport, env_folder)
+        return SystemdDriver(session.transport, env_folder, user_scope(session.transport, session.home), hide)
+    return SystemdDriver(session.transport, env_folder, hide=hide)

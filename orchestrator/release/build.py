@@ -41,7 +41,7 @@ class BuildPlan:
 def release_id(plan: BuildPlan) -> str:
     """The same source, wheels and launch give the same id."""
     wheel = hashlib.sha256(plan.wheel.read_bytes()).hexdigest() if plan.wheel else ""
-    parts = [plan.source.id, wheel, plan.launch.model_dump()]
+    parts = [plan.source.id, wheel, plan.launch.identity()]
     parts += [hashlib.sha256(path.read_bytes()).hexdigest() for path in plan.more]
     identity = json.dumps(parts, sort_keys=True)
     return f"ddtree-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
@@ -80,7 +80,7 @@ def with_launch(base: Manifest, source: Manifest, launch: Launch, kind: Literal[
     if (base.kind, base.unit, base.launch) == (kind, source.unit, launch):
         return base
     clone = base.venv_release
-    identity = json.dumps([clone or source.id, source.unit, launch.model_dump()], sort_keys=True)
+    identity = json.dumps([clone or source.id, source.unit, launch.identity()], sort_keys=True)
     name = f"{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     changes = {"id": name, "kind": kind, "unit": source.unit, "launch": launch, "venv_of": clone, "texts": {}}
     return base.model_copy(update={**changes, "source_release": source.id})

@@ -64,7 +64,7 @@ def _as_found(store: ReleaseStore, unit: str, definition: Definition, main: Proc
         raise OrchestrateError(f"host {host!r}: the process of {unit} ({main.described}) does not import sglang.")
     launch = Launch.of(definition)
     facts = EnvironmentFacts(**{k: v for k, v in asdict(environment).items() if k in EnvironmentFacts.model_fields})
-    identity = json.dumps([unit, launch.model_dump(), facts.model_dump()], sort_keys=True)
+    identity = json.dumps([unit, launch.identity(), facts.model_dump()], sort_keys=True)
     manifest = Manifest(
         id=f"found-{hashlib.sha256(identity.encode()).hexdigest()[:12]}",
         kind="found",

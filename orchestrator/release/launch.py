@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -10,7 +11,7 @@ from orchestrator.remote.services import Definition, Override
 
 
 class Launch(BaseModel):
-    """Command, environment (no secrets) and folder of a service."""
+    """Command, environment (no secrets) and folder of a service; env_files, filled_in: as for Definition."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -19,10 +20,19 @@ class Launch(BaseModel):
     unset_env: tuple[str, ...] = ()
     cwd: str | None = None
     user: str | None = None
+    env_files: tuple[str, ...] = ()
+    filled_in: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, definition: Definition) -> Launch:
-        return cls(argv=definition.argv, env=dict(definition.env), cwd=definition.cwd, user=definition.user)
+        return cls(
+            argv=definition.argv, env=dict(definition.env), cwd=definition.cwd, user=definition.user,
+            env_files=definition.env_files, filled_in=definition.filled_in,
+        )  # fmt: skip
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this launch another one; a launch without files keeps the identity that older releases have."""
+        return self.model_dump(exclude={name for name in ("env_files", "filled_in") if not getattr(self, name)})
 
     def override(self, release_id: str, secret_env: Mapping[str, str]) -> Override:
         return Override(
@@ -30,6 +40,7 @@ class Launch(BaseModel):
             env=self.env,
             secret_env=secret_env,
             unset_env=self.unset_env,
+            filled_in=self.filled_in,
             cwd=self.cwd,
             release=release_id,
         )

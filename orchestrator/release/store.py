@@ -76,7 +76,8 @@ class ReleaseStore:
     def write(self, manifest: Manifest) -> None:
         """Makes the release complete: it counts from here on."""
         self.sh('mkdir -p "$1"', self.layout.release(manifest.id))
-        self.put(manifest.model_dump_json(indent=2) + "\n", self.layout.manifest(manifest.id))
+        # Its commands may hold a key that somebody wrote into the unit.
+        self.put(manifest.model_dump_json(indent=2) + "\n", self.layout.manifest(manifest.id), mode=0o600)
 
     def current(self) -> str | None:
         """The release that `current` points to."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.errors import OrchestrateError
+from orchestrator.hosts.secrets import Hide, secret_words
 from orchestrator.remote.script import source
 from orchestrator.remote.services import Definition, Override, RestorePlan, ServiceStatus, ServiceUnit
 from orchestrator.transport.base import Transport
@@ -19,12 +20,15 @@ FOLDER = ".orchestrate/services"
 
 
 class ProcessDriver:
-    """Implements ServiceDriver; `home` is the absolute home folder of the login user on the host."""
+    """Implements ServiceDriver; `home` is the absolute home folder of the login user on the host.
+
+    hide: is told every key that somebody put into a service's command line, so that no output shows it.
+    """
 
     kind = "process"
 
-    def __init__(self, transport: Transport, home: str) -> None:
-        self._transport = transport
+    def __init__(self, transport: Transport, home: str, hide: Hide = lambda *_values: None) -> None:
+        self._transport, self._hide = transport, hide
         self._base = posixpath.join(home, FOLDER)
 
     def install(self, unit: ServiceUnit) -> None:
@@ -56,8 +60,10 @@ class ProcessDriver:
             for gone in override.get("unset_env", ()):
                 env.pop(gone, None)
             env.update(override.get("env", {}))
+        argv = tuple((override or unit)["argv"])
+        self._hide(*secret_words(argv, env))
         return Definition(
-            argv=tuple((override or unit)["argv"]),
+            argv=argv,
             env=env,
             cwd=(override or {}).get("cwd") or unit.get("cwd"),
             user=None,

@@ -11,12 +11,17 @@ Active = Literal["active", "activating", "deactivating", "inactive", "failed"]
 
 @dataclass(frozen=True)
 class ServiceUnit:
-    """A service that orchestrate defines itself. `secret_env` goes to a file of mode 600, never into the unit."""
+    """A service that orchestrate defines itself. `secret_env` goes to a file of mode 600, never into the unit.
+
+    env_files, filled_in: as for Definition.
+    """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict)
+    env_files: tuple[str, ...] = ()
+    filled_in: tuple[str, ...] = ()
     cwd: str | None = None
     user: str | None = None
     description: str = ""
@@ -33,12 +38,14 @@ class Override:
     """What replaces a unit's command and adds to its environment while a release of ours is live.
 
     The unit keeps its name, dependants and boot behaviour; clearing the override brings back exactly what was there.
+    filled_in: as for Definition; the unit's own files stay in force.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict)
     unset_env: tuple[str, ...] = ()
+    filled_in: tuple[str, ...] = ()
     cwd: str | None = None
     release: str = ""
 
@@ -75,7 +82,12 @@ class ServiceStatus:
 
 @dataclass(frozen=True)
 class Definition:
-    """How a service is defined at this moment: the effective command, and the texts it comes from by path."""
+    """How a service is defined at this moment: the effective command, and the texts it comes from by path.
+
+    env_files: files on the host with more of its environment ("-" before one that may be missing); nobody reads them
+    here, since that is where keys are. filled_in: variables that stand in `argv` as ${NAME}, because only those files
+    or systemd itself know their values.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -84,6 +96,8 @@ class Definition:
     texts: Mapping[str, str]
     overridden: bool
     release: str = ""
+    env_files: tuple[str, ...] = ()
+    filled_in: tuple[str, ...] = ()
 
 
 class ServiceDriver(Protocol):

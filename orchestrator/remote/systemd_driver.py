@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from orchestrator.errors import OrchestrateError
+from orchestrator.hosts.secrets import Hide, secret_words
 from orchestrator.remote import systemd_text
 from orchestrator.remote.script import run_script
 from orchestrator.remote.services import Active, Definition, Override, RestorePlan, ServiceStatus, ServiceUnit
@@ -46,22 +47,27 @@ SYSTEM = SystemdScope(user_mode=False, unit_folder="/etc/systemd/system")
 
 
 class SystemdDriver:
-    """Implements ServiceDriver. `env_folder` (below the host's root) holds the secret environment files, mode 600."""
+    """Implements ServiceDriver. `env_folder` (below the host's root) holds the secret environment files, mode 600.
+
+    hide: is told every key that somebody put into a unit's command line, so that no output shows it.
+    """
 
     kind = "systemd"
 
-    def __init__(self, transport: Transport, env_folder: str, scope: SystemdScope = SYSTEM) -> None:
+    def __init__(
+        self, transport: Transport, env_folder: str, scope: SystemdScope = SYSTEM, hide: Hide = lambda *_values: None
+    ) -> None:
         self._transport = transport
         self._env_folder = env_folder
-        self.scope = scope
+        self.scope, self._hide = scope, hide
 
     def install(self, unit: ServiceUnit) -> None:
         text = systemd_text.render(
             "service.unit.j2",
             description=unit.description or unit.name,
-            command=systemd_text.command(unit.argv),
+            command=systemd_text.command(unit.argv, unit.filled_in),
             environment=systemd_text.assignments(unit.env),
-            env_file=self._secret_file(unit.name) if unit.secret_env else "",
+            env_files=[*unit.env_files, *([self._secret_file(unit.name)] if unit.secret_env else ())],
             cwd=unit.cwd or "",
             user="" if self.scope.user_mode else unit.user or "",
             restart=unit.restart,
@@ -73,7 +79,7 @@ class SystemdDriver:
             wanted_by=self.scope.wanted_by,
         )
         self._write_secrets(unit.name, unit.secret_env)
-        self.write_unit(unit.name, text)
+        self.write_unit(unit.name, text, mode=_mode(unit.argv, unit.env))
         self.reload()
 
     def definition(self, name: str) -> Definition | None:
@@ -87,7 +93,8 @@ class SystemdDriver:
             )
         env = dict(pair.split("=", 1) for pair in facts["environment"])
         ours = facts["texts"].get(self.drop_in_path(name), "")
-        release = RELEASE.search(ours)
+        release, own = RELEASE.search(ours), self._secret_file(name)
+        self._hide(*secret_words(facts["argv"], env))
         return Definition(
             argv=systemd_text.expanded(facts["argv"], env),
             env=env,
@@ -96,13 +103,15 @@ class SystemdDriver:
             texts=facts["texts"],
             overridden=bool(ours),
             release=release.group(1) if release else "",
+            env_files=tuple(file for file in facts["environment_files"] if file != own),
+            filled_in=systemd_text.unknown(facts["argv"], env),
         )
 
     def render_override(self, name: str, override: Override) -> Mapping[str, str]:
         text = systemd_text.render(
             "override.conf.j2",
             release=override.release or "?",
-            command=systemd_text.command(override.argv),
+            command=systemd_text.command(override.argv, override.filled_in),
             environment=systemd_text.assignments(override.env),
             unset_env=" ".join(override.unset_env),
             env_file=self._secret_file(name) if override.secret_env else "",
@@ -114,7 +123,7 @@ class SystemdDriver:
         self._write_secrets(name, override.secret_env)
         self._root(["mkdir", "-p", posixpath.dirname(self.drop_in_path(name))], check=True)
         for path, text in self.render_override(name, override).items():
-            self._put(text, path)
+            self._put(text, path, mode=_mode(override.argv, override.env))
         self.reload()
 
     def clear_override(self, name: str) -> None:
@@ -211,12 +220,12 @@ class SystemdDriver:
     def reload(self) -> None:
         self._root([*self.scope.systemctl, "daemon-reload"], check=True)
 
-    def write_unit(self, name: str, text: str) -> None:
+    def write_unit(self, name: str, text: str, *, mode: int = 0o644) -> None:
         """Put a unit file in place; the caller reloads."""
         if not UNIT_NAME.match(name):
             raise OrchestrateError(f"{name!r} is no name of a systemd unit; use something like sglang.service.")
         self._root(["mkdir", "-p", self.scope.unit_folder], check=True)
-        self._put(text, posixpath.join(self.scope.unit_folder, name))
+        self._put(text, posixpath.join(self.scope.unit_folder, name), mode=mode)
 
     def remove_units(self, names: Sequence[str]) -> None:
         self._root(["rm", "-f", *(posixpath.join(self.scope.unit_folder, name) for name in names)], check=True)
@@ -245,6 +254,11 @@ class SystemdDriver:
         return self._transport.run(
             argv, sudo=not self.scope.user_mode, check=check, timeout_s=timeout_s, env=self.scope.env
         )
+
+
+def _mode(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """A definition that somebody put a key into is written so that only its owner reads it."""
+    return 0o600 if secret_words(argv, env) else 0o644
 
 
 def user_scope(transport: Transport, home: str) -> SystemdScope:

@@ -28,9 +28,12 @@ def render(template: str, **values: Any) -> str:
     return _TEMPLATES.get_template(template).render(**values)
 
 
-def command(argv: Sequence[str]) -> str:
-    """argv as an ExecStart line that systemd turns back into exactly the same words."""
-    return " ".join([_word(argv[0], dollar=False), *(_word(word, dollar=True) for word in argv[1:])])
+def command(argv: Sequence[str], filled_in: Sequence[str] = ()) -> str:
+    """argv as an ExecStart line that systemd turns back into exactly the same words.
+
+    filled_in: variables whose ${NAME} (or a word that is $NAME) systemd is to replace by the value that it knows.
+    """
+    return " ".join([_word(argv[0], dollar=False), *(_argument(word, filled_in) for word in argv[1:])])
 
 
 def assignments(env: Mapping[str, str]) -> list[str]:
@@ -59,6 +62,25 @@ def expanded(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
             continue
         words.append(_VARIABLE.sub(lambda match: _value(match, env), word))
     return tuple(words)
+
+
+def unknown(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the variables in argv, as systemd holds it, whose values are not in env."""
+    names: dict[str, None] = {}
+    for word in argv[1:]:
+        for match in _VARIABLE.finditer(word):
+            name = match.group(1) or (match.group(2) if match.group(0) == word else None)
+            if name and name not in env:
+                names[name] = None
+    return tuple(names)
+
+
+def _argument(word: str, filled_in: Sequence[str]) -> str:
+    written = _word(word, dollar=True)
+    for name in filled_in:
+        # Quotes would keep systemd from splitting the value of a lone $NAME into words.
+        written = f"${name}" if word == f"${name}" else written.replace(f"$${{{name}}}", f"${{{name}}}")
+    return written
 
 
 def _value(match: re.Match[str], env: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from orchestrator.release import build
 from orchestrator.remote import systemd_text
 from orchestrator.remote.services import ServiceUnit
 from orchestrator.transport.base import HostUnreachable
+from tasks.serving import SideEngine
 from tests.hosts_lab import scene
 from tests.hosts_lab.conftest import OpenSession
 from tests.hosts_lab.lab import LabHost
@@ -80,6 +81,39 @@ def test_cut_over_and_back_on_systemd(machine: LabHost, connect: OpenSession, wh
         assert session.services.definition("sglang.service") == before
         assert session.releases.tree_digest("/opt/sglang/venv") == digest
         assert machine.inside("ls /etc/systemd/system/sglang.service.d 2>&1 || true").count("50-orchestrate") == 0
+
+
+def test_a_key_of_the_units_own_file_reaches_release_and_side_engine_and_no_other_file(
+    machine: LabHost, connect: OpenSession, wheel: Path
+) -> None:
+    """The unit says `--api-key ${ENGINE_KEY}`, and only its EnvironmentFile knows the key."""
+    key, note = "canary-4410-of-the-lab", '--note "100%% sure; costs $$5"'
+    unit = scene.UNIT.replace(note, f"{note} --api-key ${{ENGINE_KEY}}\nEnvironmentFile=/etc/engine.env")
+    machine.inside(f"umask 077; echo ENGINE_KEY={key} > /etc/engine.env")
+    machine.inside(f"cat > /etc/systemd/system/sglang.service <<'END'\n{unit}END")
+    machine.inside("systemctl daemon-reload && systemctl restart sglang.service")
+    with connect(machine) as session:
+        source = scene.found(session)
+        assert source.launch.argv[-2:] == ("--api-key", "${ENGINE_KEY}")
+        release = build.build_release(session.releases, scene.plan(source, wheel), quiet)
+        activation = session.activation()
+        switched = activation.switch(release, source, deadline_s=120)
+        until(lambda: served_by(machine, session.releases.layout.venv(release.id)))
+        said = scene.whoami(machine)
+        assert said is not None
+        assert said["argv"][said["argv"].index("--api-key") + 1] == key
+        definition = session.services.definition("sglang.service")
+        assert definition is not None
+        assert definition.argv == release.launch.argv
+        assert activation.confirm(switched.token)
+        show = release.launch.model_copy(update={"argv": ("/bin/sh", "-c", "echo $0; exec sleep 999", "${ENGINE_KEY}")})
+        engine = SideEngine("beside.service", show, 30001)
+        session.services.install(engine.unit(session))
+        session.services.start(engine.name)
+        until(lambda: key in session.services.logs(engine.name))
+        session.services.remove(engine.name)
+        held = machine.inside(f"grep -rl {key} /etc /opt /home /run/systemd 2>/dev/null || true").split()
+        assert held == ["/etc/engine.env"]
 
 
 def test_the_host_goes_back_by_itself_when_nobody_confirms(machine: LabHost, connect: OpenSession, wheel: Path) -> None:

@@ -39,6 +39,7 @@ from tasks.takeover import KEY, TakeOver
 ENGINE = Path(__file__).with_name("keyed_engine.py")
 REPOSITORY = ENGINE.parents[2]
 CANARY = "canary-5c1f-of-this-test"
+IN_THE_OPEN = "canary-81ab-in-the-command"  # what somebody wrote into the command line of the service
 SETTINGS = {"confirm_s": "60", "max_tokens": "16"}
 
 
@@ -88,6 +89,7 @@ def place(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> It
             package.mkdir(parents=True)
             (package / "__init__.py").write_text('__version__ = "0.5.20"\n')
             argv = (sys.executable, str(ENGINE), "--port", str(free_port), ALGORITHM, "DFLASH", WIDTH, "16")
+            argv = (*argv, "--hf-token", IN_THE_OPEN)
             env = {"PYTHONPATH": f"{package.parent}:{REPOSITORY}"}
             session.services.install(ServiceUnit("sglang", argv, env, session.secret_env(), stop_timeout_s=5))
             session.services.start("sglang")
@@ -95,6 +97,13 @@ def place(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> It
             yield operations.Workplace(tmp_path, Inventory(hosts={"local": config}), store)
     finally:
         remove_embedded(tmp_path, "local")
+
+
+def holding(folder: Path, value: str) -> list[Path]:
+    """Files that hold a value; nobody but their owner may read them."""
+    found = [path for path in folder.rglob("*") if path.is_file() and value.encode() in path.read_bytes()]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in found), found
+    return found
 
 
 RECORD = TaskSpec("record-linear", "Record", "baseline", RecordLinear())
@@ -119,9 +128,10 @@ def test_every_task_sends_the_key_of_the_host_and_none_keeps_it(place: operation
     assert now["tok_s"]
     back = run(place, TaskSpec("rollback", "Back", "rollback", RollBack(None), changes_host=True))
     assert back.exit_code == ExitCode.DONE, back.reason
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
-    assert {path.name for path in kept} == {"secret.json"}  # the host's own file of mode 600
-    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    assert {path.name for path in holding(tmp_path, CANARY)} == {"secret.json"}  # the host's own
+    in_the_open = holding(tmp_path, IN_THE_OPEN)
+    assert all(embedded_home(tmp_path, "local") in path.parents for path in in_the_open)  # none on this side
+    assert {path.name for path in in_the_open} == {"unit.json", "manifest.json"}
 
 
 @pytest.mark.parametrize(("key", "said"), [("another-key", "refuses the key that was sent"), (None, "asks for a key")])

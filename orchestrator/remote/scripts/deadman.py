@@ -96,7 +96,7 @@ def put(target: str, text: str | None) -> None:
         os.makedirs(
             os.path.dirname(target), exist_ok=True
         )  # an empty folder of drop-ins was taken away with the last one
-        write(target, text, 0o644)
+        write(target, text, os.stat(target).st_mode & 0o777 if os.path.exists(target) else 0o644)
 
 
 def relink(link: str, points_to: str | None) -> None:

@@ -47,13 +47,23 @@ def main() -> None:
     if unit["LoadState"] == "not-found":
         print("null")
         return
-    wanted = ["ExecStart", "Environment", "WorkingDirectory", "User", "MainPID", "NRestarts", "Result"]
+    wanted = [
+        "ExecStart",
+        "Environment",
+        "EnvironmentFiles",
+        "WorkingDirectory",
+        "User",
+        "MainPID",
+        "NRestarts",
+        "Result",
+    ]
     service = properties(scope, path, SERVICE, [*wanted, "ExecMainCode", "ExecMainStatus"])
     files = [name for name in [unit["FragmentPath"], *unit["DropInPaths"]] if name]
     facts = {
         "load_state": unit["LoadState"],
         "argv": service["ExecStart"][0][1] if service["ExecStart"] else [],
         "environment": service["Environment"],
+        "environment_files": [("-" if optional else "") + name for name, optional in service["EnvironmentFiles"]],
         "cwd": service["WorkingDirectory"],
         "user": service["User"],
         "fragment": unit["FragmentPath"],
