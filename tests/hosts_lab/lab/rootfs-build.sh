@@ -7,9 +7,11 @@ MIRROR=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Pack
 [ -n "$MIRROR" ] || die "set MIRROR to a Debian mirror"
 PKGS=systemd,systemd-sysv,dbus,libpam-systemd,openssh-server,sudo,python3-minimal,python3-venv,iproute2,iputils-ping,procps,ca-certificates,dbus-user-session,nftables${EXTRA:+,$EXTRA}
 STAMP=$BASE/.hostlab-stamp; WANT="$SUITE $PKGS 6"
-[ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$WANT" ] && { echo "cached: $BASE"; exit 0; }
-grep -qs " $BASE[/ ]\|lowerdir=$BASE[:,]" /proc/mounts && die "refusing: $BASE is in use"
+cached() { [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$WANT" ]; }
+cached && { echo "cached: $BASE"; exit 0; }
 mkdir -p "$(dirname "$BASE")"; exec 8>"$BASE.lock"; flock 8
+cached && { echo "cached: $BASE"; exit 0; }                      # built by whoever held the lock: hosts may run on it by now
+grep -qs " $BASE[/ ]\|lowerdir=$BASE[:,]" /proc/mounts && die "refusing: $BASE is in use"
 R=$BASE.new; rm -rf --one-file-system "$R" "$BASE"; T0=$SECONDS
 mmdebstrap --quiet --mode=root --variant=minbase --include="$PKGS" \
   --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
