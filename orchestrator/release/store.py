@@ -17,7 +17,8 @@ from orchestrator.release.manifest import Manifest, TreeDigest
 from orchestrator.remote.script import run_script
 from orchestrator.transport.base import Transport
 
-LINK = 'ln -sfn "$1" "$2.orchestrate-part" && mv -fT "$2.orchestrate-part" "$2"'
+# The part's name is this call's own ($$ is its shell's): the host itself may set the same link meanwhile.
+LINK = 'ln -sfn "$1" "$2.orchestrate-part-$$" && mv -fT "$2.orchestrate-part-$$" "$2"'
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.release.store import LINK
 from orchestrator.remote import scripts
+from orchestrator.remote.scripts import deadman
 
 SCRIPT = Path(scripts.__file__).with_name("deadman.py")
 
@@ -120,3 +122,21 @@ def test_firing_and_disarming_at_once_have_one_winner(tmp_path: Path) -> None:
             thread.join()
         assert len(set(answers.values())) == 1
         assert (folder / "ran").exists() == (answers["fire"] == "fired")
+
+
+def test_host_and_operator_set_the_same_link_at_the_same_moment(tmp_path: Path) -> None:
+    link, ended = tmp_path / "current", threading.Event()
+    codes: list[int] = []
+
+    def operate() -> None:
+        set_link = ["sh", "-c", LINK, "sh", "new", str(link)]
+        codes.extend(subprocess.run(set_link, check=False).returncode for _ in range(60))
+        ended.set()
+
+    operator = threading.Thread(target=operate)
+    operator.start()
+    while not ended.is_set():
+        deadman.relink(str(link), "old")
+    operator.join()
+    assert codes == [0] * 60
+    assert list(tmp_path.iterdir()) == [link]

@@ -19,6 +19,7 @@ from typing import Any, Iterator  # noqa: UP035 - Python 3.8
 
 COMMAND_TIMEOUT_S = 900
 TRIES = 3
+PART = ".orchestrate-host-part"  # the host's own: an operator may be replacing the same file or link at this moment
 
 
 def path(folder: str, name: str) -> str:
@@ -34,7 +35,7 @@ def read(folder: str, name: str) -> dict[str, Any] | None:
 
 
 def write(target: str, text: str, mode: int) -> None:
-    part = target + ".orchestrate-part"
+    part = target + PART
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
@@ -104,7 +105,7 @@ def relink(link: str, points_to: str | None) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(link)
         return
-    part = link + ".orchestrate-part"
+    part = link + PART
     with contextlib.suppress(FileNotFoundError):
         os.remove(part)
     try:
