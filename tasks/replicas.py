@@ -68,18 +68,19 @@ def bring_back(ctx: TaskContext, replica: HostSession, target: Manifest, stand_i
 
 def _meanwhile(ctx: TaskContext, replica: HostSession, stand_in: StandIn | None) -> Meanwhile:
     pids = gpu_pids(replica)
+    longer = GPU_FREE_S if pids else 0.0
 
     def free() -> None:
         wait_gpu_free(ctx, replica, pids)
 
     if stand_in is None or stand_in.bridge is None:
-        return Meanwhile(before_start=free)
+        return Meanwhile(before_start=free, longer_s=longer)
 
     def answering() -> None:
         wait_ready(ctx, replica.unit, stand_in.port)
         stand_in.give_back()
 
-    longer = stand_in.drain_s + replica.config.service.start_timeout_s
+    longer += stand_in.drain_s + replica.config.service.start_timeout_s
     return Meanwhile(stand_in.take_over, free, answering, longer)
 
 

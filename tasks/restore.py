@@ -9,7 +9,6 @@ from typing import Any
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.hosts.session import HostSession
 from orchestrator.openai.client import Client
-from orchestrator.release.activate import ALONE_AFTER_S
 from orchestrator.release.launch import flag_value
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.settle import settle
@@ -47,7 +46,7 @@ def restore(session: HostSession, target: Manifest, *, log: Log, meanwhile: Mean
             before_stop=also.before_stop,
             before_start=also.before_start,
             before_confirm=also.before_confirm,
-            alone_after_s=ALONE_AFTER_S + also.longer_s,
+            longer_s=also.longer_s,
             log=log,
         )
         log(f"{session.unit} started with {target.id}")

@@ -110,7 +110,11 @@ class HostSession:
         """The switch between releases on this host's unit; resolves the secrets."""
         rejoin = rejoin_command(self.config) if self.config.router.enabled else None
         after = () if rejoin is None else (rejoin,)
-        return Activation(self.releases, self.services, self.deadman, self.unit, self.secret_env(), after, self.bridge)
+        stop_s = self.config.service.stop_timeout_s
+        return Activation(
+            self.releases, self.services, self.deadman, self.unit, self.secret_env(), after,
+            stop_timeout_s=stop_s, bridge=self.bridge,
+        )  # fmt: skip
 
     @functools.cached_property
     def bridge(self) -> Bridge | None:

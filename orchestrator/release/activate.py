@@ -14,7 +14,7 @@ from orchestrator.remote.bridge import PROGRAM, Bridge
 from orchestrator.remote.services import Override, RestorePlan, ServiceDriver, ServiceStatus
 
 Log = Callable[[str], None]
-ALONE_AFTER_S = 60.0  # the host ends by itself what brings a release back, when nobody does
+ALONE_AFTER_S = 60.0  # after what stopping and waiting may take, the host ends by itself what brings a release back
 
 
 class SwitchLost(OrchestrateError):
@@ -40,6 +40,7 @@ class Activation:
     """Switches a unit between releases. `secret_env` reaches the service through a file of mode 600 only.
 
     after_restore: what the host does once it has gone back by itself, for example tell the router of its replica.
+    stop_timeout_s: how long the unit may take to stop.
     bridge: how an engine stands in while the unit restarts, on a host that may do that.
     """
 
@@ -49,6 +50,7 @@ class Activation:
     unit: str
     secret_env: Mapping[str, str]
     after_restore: tuple[tuple[str, ...], ...] = ()
+    stop_timeout_s: float = 0.0
     bridge: Bridge | None = None
 
     def override_for(self, manifest: Manifest) -> Override | None:
@@ -130,15 +132,19 @@ class Activation:
         before_stop: Callable[[], None] = lambda: None,
         before_start: Callable[[], None] = lambda: None,
         before_confirm: Callable[[], None] = lambda: None,
-        alone_after_s: float = ALONE_AFTER_S,
+        longer_s: float = 0.0,
         log: Log = lambda _line: None,
     ) -> None:
         """Make a release that is known to be good live again; returns when its process runs.
 
         The host is told first what is about to happen, and does the rest alone when the operator is lost on the way: a
-        service that was stopped for its own return must not stay away. No switch may be armed (see settle).
+        service that was stopped for its own return must not stay away. It waits for as long as a slow stop and
+        what is done meanwhile (longer_s at most) may take: nothing may be started while the old process still holds the
+        GPU. No
+        switch may be armed (see settle).
         """
-        token = self._tell_host(target, alone_after_s, log)
+        patience_s = self.stop_timeout_s + longer_s + ALONE_AFTER_S
+        token = self._tell_host(target, patience_s, log)
         before_stop()
         self.services.stop(self.unit)
         before_start()
@@ -147,9 +153,7 @@ class Activation:
         self.store.point_current(target.id)
         before_confirm()
         if token and not self.confirm(token):
-            log(
-                f"{target.id} was brought back by the host itself, which had waited {alone_after_s:g} s for its operator"
-            )
+            log(f"{target.id} was brought back by the host itself, which had waited {patience_s:g} s for its operator")
 
     def _tell_host(self, target: Manifest, seconds: float, log: Log) -> str:
         """The token of a switch that brings `target` back, '' where none can be armed: a full disk keeps nothing down."""

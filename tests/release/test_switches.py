@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,20 @@ def test_an_operator_lost_on_the_way_back_leaves_that_to_the_host(
     wait_until(lambda: session.deadman.status().state == "fired")
     assert (look(live).serving, session.releases.current()) == (source.id, source.id)
     assert ask(session)["argv"][-1] == "LINEAR"
+
+
+def test_the_host_waits_for_a_slow_stop_and_for_what_comes_before_the_start(
+    session: HostSession, built: tuple[Manifest, Manifest], live: Activation
+) -> None:
+    source, _ = built
+    armed: list[float] = []
+
+    def look_at_timer() -> None:
+        document = session.transport.get_bytes(f"{session.deadman.folder}/armed.json")
+        armed.append(json.loads(document)["seconds"])
+
+    live.bring_back(source, before_start=look_at_timer, longer_s=300)
+    assert armed == [session.config.service.stop_timeout_s + 300 + activate.ALONE_AFTER_S]
 
 
 def test_a_way_back_that_cannot_be_guarded_is_gone_all_the_same(

@@ -18,13 +18,15 @@ from orchestrator.hosts.inventory import HostConfig, Inventory
 from orchestrator.hosts.readiness import wait_ready
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.build import with_launch
+from orchestrator.release.deadman import Deadman
 from orchestrator.release.launch import flag_value, with_flags
 from orchestrator.release.manifest import Manifest
-from orchestrator.remote.services import ServiceUnit
+from orchestrator.remote.services import RestorePlan, ServiceUnit
 from orchestrator.store.store import open_store
 from orchestrator.transport.embedded import embedded_home, remove_embedded
 from tasks.launch import ALGORITHM, WIDTH
 from tasks.linear import linear_release
+from tasks.replicas import GPU_FREE_S
 from tasks.rollback import BackAsFound, RollBack
 from tasks.samples import SAMPLE_PROMPTS, Sample, default_prompts, take_samples
 from tasks.takeover import KEY, TakeOver
@@ -145,13 +147,29 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nothing_starts_before_the_stopped_service_has_freed_its_gpu_memory(
-    smi: Path, place: operations.Workplace
+    smi: Path, place: operations.Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with contextlib.closing(place.session("local")) as session:
         (smi / "pid").write_text(str(session.services.status("sglang").main_pid))
     (smi / "looks").write_text("0")
     found = cut_over(place)
     assert found.exit_code == ExitCode.DONE, found.reason
+    with contextlib.closing(place.session("local")) as session:
+        (smi / "pid").write_text(str(session.services.status("sglang").main_pid))
+    (smi / "looks").write_text("0")
+    armed: list[float] = []
+    arm = Deadman.arm
+
+    def armed_for(self: Deadman, plan: RestorePlan, current: str | None, seconds: float) -> str:
+        armed.append(seconds)
+        return arm(self, plan, current, seconds)
+
+    monkeypatch.setattr(Deadman, "arm", armed_for)
+    with contextlib.closing(place.session("local")) as session:
+        session.releases.mark_known_good((found.tasks[0].output or {})["previous"], {"by": "this test"})
+    back = run(place, TaskSpec("rollback", "Back", "rollback", RollBack(None), changes_host=True))
+    assert back.exit_code == ExitCode.DONE, back.reason
+    assert armed[0] > GPU_FREE_S  # the host must not start it before we stop waiting
     lines = [event.data["line"] for event in place.store.events.tail(run_id=found.run_id, kinds=("log",))]
     waited = next(index for index, line in enumerate(lines) if "have freed their GPU memory" in line)
     assert "stopped" in lines[waited - 1]
