@@ -15,6 +15,7 @@ from orchestrator.transport.base import CommandTimeout, Transport
 _WRAPPER = 'rm -f "$0"; "$@"; code=$?; echo $code > "$0.part" && mv -f "$0.part" "$0"; exit $code'
 WORK_UNITS = "orchestrate-work-"  # how the names of its units begin
 POLL_S = 1.0
+LINES = 10_000  # of the log's end, at each look
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,13 @@ class LongWork:
     ) -> int:
         """Wait for the end, showing new log lines; CommandTimeout leaves it running, so that a later wait goes on."""
         end = time.monotonic() + timeout_s
-        seen = 0
+        lines: list[str] = []
         while True:
             code = self.exit_code()
-            lines = self.services.logs(self.unit, 10_000)
-            for line in lines[seen:]:
+            before, lines = lines, self.services.logs(self.unit, LINES)
+            for line in _new(before, lines):
                 if on_line is not None:
                     on_line(line)
-            seen = len(lines)
             if code is not None:
                 return code
             if not self.services.status(self.unit).running and self.exit_code() is None:
@@ -86,3 +86,12 @@ class LongWork:
         """Stop it and take its traces away."""
         self.services.remove(self.unit)
         self.transport.run(["rm", "-f", self._exit_file], sudo=self.privileged, check=True)
+
+
+def _new(before: Sequence[str], now: Sequence[str]) -> Sequence[str]:
+    """What a log's end shows now and did not show before: once the log is long, old lines leave at its beginning."""
+    for gone in range(len(before)):
+        kept = len(before) - gone
+        if before[gone : gone + 1] == now[:1] and before[gone:] == now[:kept]:
+            return now[kept:]
+    return now

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchestrateError
+from orchestrator.remote import longwork
 from orchestrator.remote.longwork import LongWork
 from orchestrator.remote.process_driver import ProcessDriver
 from orchestrator.transport.base import CommandTimeout
@@ -37,6 +38,26 @@ def test_work_survives_the_connection_and_is_not_begun_twice(
     job.forget()
     assert job.exit_code() is None
     assert driver.definition(job.unit) is None
+
+
+def test_new_lines_are_shown_also_when_the_log_is_longer_than_what_is_read_of_it(
+    transport: SshTransport, driver: ProcessDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(longwork, "LINES", 5)
+    script = f"seq 1 20; echo ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo why it failed; exit 2"
+    job = work(transport, driver, tmp_path, "talker")
+    job.start(["/bin/sh", "-c", script])
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if line == "ready":
+            (tmp_path / "go").touch()
+
+    assert job.wait(30, on_line=on_line) == 2
+    assert lines[-2:] == ["ready", "why it failed"]
+    assert lines.count("ready") == 1
+    job.forget()
 
 
 def test_work_that_was_killed_has_no_result(transport: SshTransport, driver: ProcessDriver, tmp_path: Path) -> None:
