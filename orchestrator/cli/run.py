@@ -13,7 +13,7 @@ from orchestrator import operations
 from orchestrator.cli.context import Cli, command_options
 from orchestrator.cli.place import workplace
 from orchestrator.cli.progress import RunProgress
-from orchestrator.cli.settings import read_settings
+from orchestrator.cli.settings import read_settings, resumed_settings
 from orchestrator.cli.summary import print_summary
 from orchestrator.documents import SUCCESS, envelope
 from orchestrator.errors import ExitCode, OrchestrateError, UsageError
@@ -66,7 +66,8 @@ def run(cli: Cli, graph: str, names: tuple[str, ...], at_once: int, yes: bool, t
         if spec is None:
             earlier = _resumed(cli, place, options["resume"], names, graph)
             # What it was begun with still counts, also for how the graph is built.
-            options["resume"], config, settings = earlier.id, cli.host(earlier.host), {**earlier.settings, **settings}
+            settings = resumed_settings(earlier.id, earlier.settings, settings)
+            options["resume"], config = earlier.id, cli.host(earlier.host)
             spec = operations.build_graph(graph, config, settings)
         if any(task.changes_host for task in spec.tasks):
             cli.confirm(f"Run {graph} on {config.name}? It may change the service there.", yes=yes)
@@ -97,7 +98,7 @@ def _several(
         _check_new_id(place, options["run_id"], options["resume"])
         chosen = chosen_hosts(cli.inventory, names)
         if earlier is not None:
-            settings = {**earlier.settings, **settings}
+            settings = resumed_settings(earlier.id, earlier.settings, settings)
         new_id = options["run_id"] or place.store.runs.new_id()
         fleet = earlier or Fleet(new_id, graph, tuple(chosen), at_once, settings)
         specs = [operations.build_graph(graph, cli.host(host), settings) for host in fleet.hosts]
