@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import itertools
 import json
 import math
 import os
@@ -12,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from orchestrator.errors import ExitCode, OrchestrateError, UsageError
 from orchestrator.store.process import ProcessName
@@ -74,12 +77,12 @@ class DetachedRun(DetachedCommand):
 def start_command(hosts_file: Path, store_url: str, arguments: Sequence[str], name: str) -> DetachedCommand:
     """Start `orchestrate ARGUMENTS --json`; its files in `.run/` are called `name`. OSError when that is not possible.
 
-    The caller has asked for consent. The store's URL travels in the environment: it may hold a password.
+    While another process of that name lives, which this one may find out only then, a number is added. The caller has
+    asked for consent. The store's URL travels in the environment: it may hold a password.
     """
     folder = hosts_file.resolve().parent / ".run"
     folder.mkdir(parents=True, exist_ok=True)
-    output, log = folder / f"{name}.json", folder / f"{name}.log"
-    with output.open("wb") as out, log.open("ab") as progress:
+    with own_file(folder, name) as out, Path(out.name).with_suffix(".log").open("ab") as progress:
         process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", *arguments, "--json", "--hosts", str(hosts_file.resolve())],
             stdin=subprocess.DEVNULL,
@@ -88,7 +91,31 @@ def start_command(hosts_file: Path, store_url: str, arguments: Sequence[str], na
             start_new_session=True,
             env={**os.environ, "ORCHESTRATE_STATE": store_url},
         )
-    return DetachedCommand(tuple(arguments), process, output, log)
+    return DetachedCommand(tuple(arguments), process, Path(out.name), Path(progress.name))
+
+
+def own_file(folder: Path, name: str) -> BinaryIO:
+    """An empty file `name.json`, or `name-2.json` and so on, that is locked for as long as any process holds it open."""
+    for number in itertools.count(1):
+        file = (folder / f"{name}{'' if number == 1 else f'-{number}'}.json").open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            continue
+        file.truncate(0)
+        return file
+    raise AssertionError("unreachable: the numbers never end")
+
+
+def is_held(output: Path) -> bool:
+    """Whether the process that writes this document still lives."""
+    with contextlib.suppress(FileNotFoundError), output.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def start_run(hosts_file: Path, store_url: str, run_id: str, arguments: Sequence[str], *, new: bool) -> DetachedRun:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli.detached import DetachedCommand, start_command
+from orchestrator.cli.detached import DetachedCommand, is_held, start_command
 from orchestrator.documents import SUCCESS
 
 KEPT_COMMANDS = 20
@@ -42,10 +42,12 @@ class Program:
         return started.process.pid
 
     def _tidy(self, folder: Path) -> None:
-        """Keeps document and progress of the newest commands."""
-        for old in sorted(folder.glob("tui-*"))[: -2 * KEPT_COMMANDS]:
+        """Keeps document and progress of the newest commands, and of every one that still runs."""
+        for old in sorted(folder.glob("tui-*.json"))[:-KEPT_COMMANDS]:
             with contextlib.suppress(OSError):
-                old.unlink()
+                if not is_held(old):
+                    old.with_suffix(".log").unlink(missing_ok=True)
+                    old.unlink()
 
 
 def succeeded(command: DetachedCommand) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.detached import start_run, wait_begun
 from orchestrator.errors import UsageError
 from orchestrator.store.process import ProcessName
 from orchestrator.store.records import RunRecord
@@ -145,6 +146,43 @@ def test_a_resume_needs_neither_host_nor_settings_again(site: Site) -> None:
         assert "The run r1 is one of demo on other: `orchestrate run demo --resume r1` goes on with it." in done.stderr
     assert resumed("demo").returncode == 0
     assert sorted(path.name for path in site.files.iterdir()) == ["step-one", "step-two"]
+
+
+SECRET = "sk-0123456789abcdefghij"
+
+
+@pytest.mark.parametrize("hosts", [("--host", "files"), ("--host", "files", "--host", "other")])
+def test_a_setting_that_held_a_secret_has_to_be_given_again(site: Site, hosts: tuple[str, ...]) -> None:
+    (site.files / "step-two.fail").touch()
+    assert site.run(*hosts, "--run-id", "r1", "--set", f"note={SECRET}").returncode == 4
+    (site.files / "step-two.fail").unlink()
+    command = [sys.executable, "-m", "orchestrator", "run", "demo", "--resume", "r1", "--yes"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, cwd=site.folder)
+    assert refused.returncode == 2
+    assert "The run r1 was begun with a secret in note" in refused.stderr
+    assert "(--set note=VALUE)" in refused.stderr
+    again = [*command, "--set", f"note={SECRET}"]
+    assert subprocess.run(again, capture_output=True, check=False, cwd=site.folder).returncode == 0
+    assert all(SECRET not in str(run.settings) for run in site.store.runs.list())
+
+
+def test_resuming_a_run_that_is_worked_on_leaves_the_files_of_that_process_alone(site: Site) -> None:
+    (site.files / "step-one.hold").touch()
+    wish = ("demo", "--host", "files", "--set", f"folder={site.files}")
+    url = f"sqlite:///{site.folder / 'state.db'}"
+    first = start_run(site.folder / "hosts.yaml", url, "r1", wish, new=True)
+    assert wait_begun(site.store, first, PATIENCE_S)
+    second = start_run(site.folder / "hosts.yaml", url, "r1", wish, new=False)
+    second.process.wait(PATIENCE_S)
+    assert second.exit_code == 6
+    assert "is locked by" in str(second.refusal())
+    assert "is locked by" not in first.log.read_text()
+    (site.files / "step-one.hold").unlink()
+    first.process.wait(PATIENCE_S)
+    assert (first.exit_code, first.document()["run_id"]) == (0, "r1")
+    third = start_run(site.folder / "hosts.yaml", url, "r1", wish, new=False)
+    third.process.wait(PATIENCE_S)
+    assert third.output == first.output  # nobody writes it any more
 
 
 def test_the_view_closed_after_the_end_gives_the_exit_code_of_the_run(site: Site) -> None:
