@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 
 from tests.bench.stub_server import Script, Stub
-from tests.rolling.standin import argument
+
+
+def argument(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
 
 
 async def serve() -> None:
