@@ -17,6 +17,7 @@ from orchestrator.remote.longwork import LongWork
 from orchestrator.wholefile import replacing
 from tasks import baseline_files, host_tools, oracle_verdict
 from tasks.inspecting.inspection import Inspection, inspect_host
+from tasks.inspecting.shared import key_of
 from tasks.knobs import knobs_of
 
 LIMIT_S = 86400.0
@@ -45,7 +46,7 @@ class RunOracle(Action):
         return Probe(False, "the oracle runs when it is asked")
 
     def apply(self, ctx: TaskContext) -> Mapping[str, Json]:
-        seen = inspect_host(ctx.host.transport, ctx.host.config)
+        seen = inspect_host(ctx.host.transport, ctx.host.config, key_of(ctx.host))
         target, draft = _folders(seen)
         device = self._device or choose_device(seen)
         document = self._measure(ctx, _python(seen), target, draft, device)

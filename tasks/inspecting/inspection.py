@@ -94,13 +94,13 @@ class Scope:
         )
 
 
-def inspect_host(transport: Transport, host_config: Any) -> Inspection:
-    """Look at a host: two or three commands, no change. `host_config` is a HostConfig or a Scope.
+def inspect_host(transport: Transport, host_config: Any, key: str | None = None) -> Inspection:
+    """Look at a host: two or three commands, no change. `host_config` is a HostConfig or a Scope; key: the service's.
 
     Raises HostError (unreachable, no python3). What could not be seen is listed in `not_seen`, never guessed.
     """
     scope = host_config if isinstance(host_config, Scope) else Scope.of(host_config)
-    return inspect_seen(transport, scope, look(transport, scope))
+    return inspect_seen(transport, scope, look(transport, scope, key=key))
 
 
 def inspect_seen(transport: Transport, scope: Scope, seen: Look) -> Inspection:
@@ -141,19 +141,21 @@ def asks_of(scope: Scope, seen: Look) -> dict[str, Ask]:
     return {**model_part.asks(scope, serving), **{name: ask for name, ask in packages.items() if ask}}
 
 
-def look(transport: Transport, scope: Scope, skip: Sequence[str] = (), *, as_root: bool = False) -> Look:
+def look(
+    transport: Transport, scope: Scope, skip: Sequence[str] = (), *, as_root: bool = False, key: str | None = None
+) -> Look:
     """Processes, copies, GPUs and system as they are now; `skip` as in host_side/main.py.
 
     Where the service belongs to another user and hosts.yaml allows sudo, root looks instead, which still changes
     nothing. `as_root` in the facts says so, `sudo_refused` why it could not be. With as_root, root looks at once.
     """
     started = time.monotonic()
-    facts = {**_facts(transport, scope, skip, as_root), "look_s": time.monotonic() - started}
+    facts = {**_facts(transport, scope, skip, as_root, key), "look_s": time.monotonic() - started}
     serving, servers = choose(facts, scope.port, scope.unit)
     return facts, serving, servers
 
 
-def _facts(transport: Transport, scope: Scope, skip: Sequence[str], as_root: bool) -> dict[str, Any]:
+def _facts(transport: Transport, scope: Scope, skip: Sequence[str], as_root: bool, key: str | None) -> dict[str, Any]:
     options = {
         "port": scope.port,
         "ports": [scope.port],
@@ -163,16 +165,16 @@ def _facts(transport: Transport, scope: Scope, skip: Sequence[str], as_root: boo
         "skip": list(skip),
     }
     refused = None
-    facts = {} if as_root else host_facts(transport, {**options, "stop_if_hidden": scope.sudo})
+    facts = {} if as_root else host_facts(transport, {**options, "stop_if_hidden": scope.sudo}, key=key)
     if as_root or (scope.sudo and _hidden(facts, scope)):
         try:
-            return {**host_facts(AsRoot(transport), options), "as_root": True}
+            return {**host_facts(AsRoot(transport), options, key=key), "as_root": True}
         except SudoUnavailable as error:
             refused = str(error)
     if not facts or facts.get(
         "stopped"
     ):  # root was refused, or it stopped early for a server that is not the one in question
-        facts = host_facts(transport, options)
+        facts = host_facts(transport, options, key=key)
     return {**facts, "sudo_refused": refused}
 
 

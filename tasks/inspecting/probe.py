@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from orchestrator.errors import HostError
 from orchestrator.transport.base import CommandResult, Transport
 from tasks.inspecting import answers
+from tasks.inspecting.host_side.base import KEY_VARIABLE
 from tasks.inspecting.source import BundleTree
 
 PYTHON_FLAGS = "-IBS"  # isolated, writes no byte code, runs no .pth of the host
@@ -40,7 +41,14 @@ class Runs(Protocol):
 
     @property
     def host(self) -> str: ...
-    def run(self, argv: Sequence[str], *, stdin: bytes | None = None, timeout_s: float | None = 60.0) -> CommandResult:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_s: float | None = 60.0,
+    ) -> CommandResult:
         """As Transport.run."""
         ...
 
@@ -55,8 +63,15 @@ class AsRoot:
     def host(self) -> str:
         return self.transport.host
 
-    def run(self, argv: Sequence[str], *, stdin: bytes | None = None, timeout_s: float | None = 60.0) -> CommandResult:
-        return self.transport.run(argv, stdin=stdin, timeout_s=timeout_s, sudo=True)
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_s: float | None = 60.0,
+    ) -> CommandResult:
+        return self.transport.run(argv, env=env, stdin=stdin, timeout_s=timeout_s, sudo=True)
 
 
 def reader(transport: Transport, facts: Mapping[str, Any]) -> Runs:
@@ -84,9 +99,11 @@ class RemoteFiles:
         return BundleTree(self.root, self.texts)
 
 
-def host_facts(transport: Runs, options: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
-    """The raw JSON of the probe (see host_side/main.py); raises ProbeFailed with one sentence."""
-    return _call(transport, "probe", options, answers.Facts, timeout_s)
+def host_facts(
+    transport: Runs, options: Mapping[str, Any], timeout_s: float = 30.0, key: str | None = None
+) -> dict[str, Any]:
+    """The raw JSON of the probe (see host_side/main.py); raises ProbeFailed with one sentence. key: of the service."""
+    return _call(transport, "probe", options, answers.Facts, timeout_s, {KEY_VARIABLE: key} if key else {})
 
 
 @dataclass(frozen=True)
@@ -145,12 +162,17 @@ def _remote_files(answer: Mapping[str, Any]) -> RemoteFiles:
 
 
 def _call(
-    transport: Runs, mode: str, options: Mapping[str, Any], form: type[answers.Form], timeout_s: float
+    transport: Runs,
+    mode: str,
+    options: Mapping[str, Any],
+    form: type[answers.Form],
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     result: CommandResult | None = None
     for python in INTERPRETERS:
         argv = [python, PYTHON_FLAGS, "-", mode, json.dumps(options)]
-        result = transport.run(argv, stdin=script(), timeout_s=timeout_s)
+        result = transport.run(argv, env=env, stdin=script(), timeout_s=timeout_s)
         if result.exit_code not in (126, 127):
             break
     assert result is not None

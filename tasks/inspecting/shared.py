@@ -9,6 +9,7 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
+from orchestrator.errors import UsageError
 from orchestrator.graph.model import Probe
 from orchestrator.hosts.session import HostSession
 from tasks.inspecting.inspection import Inspection, Look, Scope, asks_of, inspect_seen, look
@@ -18,7 +19,9 @@ from tasks.inspecting.probe import read_stamps, reader
 
 def quick_look(host: HostSession) -> Look:
     """Processes, GPUs and system without the walk over the disk, a few seconds old at most."""
-    return host.recent.get("quick look", lambda: look(host.transport, Scope.of(host.config), ("copies",)))
+    return host.recent.get(
+        "quick look", lambda: look(host.transport, Scope.of(host.config), ("copies",), key=key_of(host))
+    )
 
 
 def shared_stamp(host: HostSession) -> str:
@@ -62,4 +65,13 @@ def shared_inspection(host: HostSession) -> Inspection:
 def look_again(host: HostSession, skip: Sequence[str] = ()) -> Look:
     """A look made now, by root at once where an earlier one needed root; `skip` as in host_side/main.py."""
     known: Look | None = host.recent.known("look") or host.recent.known("quick look")
-    return look(host.transport, Scope.of(host.config), skip, as_root=bool(known and known[0].get("as_root")))
+    as_root = bool(known and known[0].get("as_root"))
+    return look(host.transport, Scope.of(host.config), skip, as_root=as_root, key=key_of(host))
+
+
+def key_of(host: HostSession) -> str | None:
+    """The service's key; None where it cannot be had here: who only looks sees less then, and that is said."""
+    try:
+        return host.secret("api_key")
+    except UsageError:
+        return None

@@ -20,14 +20,19 @@ if os.environ.get("ORCHESTRATE_FULL") != "1":
     collect_ignore = ["test_wheels.py"]  # gigabytes of downloads: `make test-full`
 
 SERVER = '''"""A stand-in for the server: listens, and answers server_info as the real one does."""
-import http.server, json, sys
+import http.server, json, os, sys
 
 port = int(sys.argv[sys.argv.index("--port") + 1])
 algorithm = sys.argv[sys.argv.index("--speculative-algorithm") + 1] if "--speculative-algorithm" in sys.argv else None
 
+key = os.environ.get("KEY_OF_THE_STANDIN")
+
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if key and self.headers.get("Authorization") != f"Bearer {key}":
+            self.send_error(401)
+            return
         body = json.dumps({"speculative_algorithm": algorithm, "max_running_requests": 4, "api_key": "sk-live-1"}).encode()
         self.send_response(200 if self.path == "/server_info" else 404)
         self.end_headers()

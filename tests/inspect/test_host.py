@@ -59,6 +59,18 @@ def test_site_packages_of_the_service_wins(
     assert unused == {str(crowded[k]): v for k, v in (("other", "0.5.16"), ("checkout", "0.5.11"), ("user", "0.5.23"))}
 
 
+def test_a_server_that_asks_for_a_key_tells_its_arguments_to_whoever_has_it(
+    transport: LocalTransport, start: Start, free_port: int, scratch: Path, crowded: dict[str, Path]
+) -> None:
+    env = {"HOME": str(scratch / "home"), "KEY_OF_THE_STANDIN": "key-of-this-test"}
+    start(launch(crowded["python"], free_port), free_port, env=env)
+    for key, told in (("key-of-this-test", 4), ("another", None), (None, None)):
+        facts, serving, _ = look(transport, scope(scratch, free_port), key=key)
+        assert serving is not None
+        assert serving.resolved.get("max_running_requests") == told
+        assert "key-of-this-test" not in json.dumps(facts)
+
+
 def test_pythonpath_hides_site_packages(
     transport: LocalTransport, start: Start, free_port: int, scratch: Path, crowded: dict[str, Path]
 ) -> None:

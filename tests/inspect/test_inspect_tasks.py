@@ -25,7 +25,9 @@ class Context:
     """What the tasks use of a run."""
 
     def __init__(self, transport: LocalTransport, config: Any) -> None:
-        self.host = SimpleNamespace(name="here", transport=transport, config=config, recent=Recent())
+        self.host = SimpleNamespace(
+            name="here", transport=transport, config=config, recent=Recent(), secret=lambda _: None
+        )
         self.outputs: dict[str, Any] = {}
 
     def output(self, key: str) -> Any:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from typing import Any, Dict
 
+KEY_VARIABLE = "ORCHESTRATE_KEY_OF_SERVICE"  # in the environment of this script, where hosts.yaml gives the key
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.I)
 SECRET_FLAG = re.compile(r"^--?[\w-]*(api-?key|token|secret|password|credentials?)$", re.I)  # not "…-tokens"
 SECRET_ASSIGNMENT = re.compile(r"(?im)\b(\w*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL)\w*)=(\"[^\"]*\"|'[^']*'|[^\s;}\"']+)")

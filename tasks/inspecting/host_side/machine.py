@@ -10,7 +10,7 @@ import signal
 import time
 from typing import Any
 
-from tasks.inspecting.host_side.base import MASK, SECRET_NAME, Facts, read
+from tasks.inspecting.host_side.base import KEY_VARIABLE, MASK, SECRET_NAME, Facts, read
 from tasks.inspecting.host_side.imports import version_of
 
 PRUNED = {"proc", "sys", "dev", "node_modules", "__pycache__", ".git", "snap", "snapshots", "blobs", "hub"}
@@ -158,7 +158,8 @@ def ask_server(port: int, path: str, seconds: float = 2.0) -> tuple[int, str]:
         signal.ITIMER_REAL, seconds
     )  # of the whole exchange: a socket's time-out begins anew with each byte
     try:
-        connection.request("GET", path)
+        key = os.environ.get(KEY_VARIABLE)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
         answer = connection.getresponse()
         return answer.status, answer.read(MAX_ANSWER).decode("utf-8", "replace")
     except (OSError, ValueError, http.client.HTTPException):
