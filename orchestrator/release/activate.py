@@ -140,8 +140,7 @@ class Activation:
         The host is told first what is about to happen, and does the rest alone when the operator is lost on the way: a
         service that was stopped for its own return must not stay away. It waits for as long as a slow stop and
         what is done meanwhile (longer_s at most) may take: nothing may be started while the old process still holds the
-        GPU. No
-        switch may be armed (see settle).
+        GPU. No switch may be armed (see settle).
         """
         patience_s = self.stop_timeout_s + longer_s + ALONE_AFTER_S
         token = self._tell_host(target, patience_s, log)
