@@ -65,7 +65,7 @@ class Measure(SmokeTest):
 
     def apply(self, ctx: TaskContext) -> Any:
         prompts = load_prompt_sets(shipped_sets())[:2]
-        with OpenArm(lambda: _linear_arm(ctx)) as arm:
+        with OpenArm(lambda: _linear_arm(ctx, ())) as arm:
             settings = RowSettings(max_tokens=16)
             row = arm.measure(
                 settings, prompts, arm="linear", budget=0, concurrency=1, pair=0, block=0, warm_up=prompts
