@@ -192,7 +192,7 @@ def test_the_view_closed_after_the_end_gives_the_exit_code_of_the_run(site: Site
     terminal.until(lambda: b"\x1b[?1049h" in terminal.shown)  # the screen of the view is up
     assert terminal.close_view() == 4
     assert b"rolled back and verified" in terminal.shown
-    assert (site.folder / ".run" / "shown.log").read_text().count("Write step-one") == 1
+    assert (site.folder / ".run" / "shown.log").read_text().count("run shown: 3 tasks") == 1
 
 
 def test_the_view_closed_early_leaves_the_run_alone(site: Site) -> None:
