@@ -11,6 +11,7 @@ from .kernels import compact_kv as compact_op
 from .kernels import conv_commit as conv_commit_op
 from .kernels import conv_tree as conv_op
 from .kernels import gdn_replay_commit as replay_op
+from .kernels import gdn_tiles as verify_tiles
 from .kernels import gdn_tree_verify as verify_op
 from .kernels import tree_attention as attention_op
 from .kernels.common import device_limit, interpreting
@@ -44,7 +45,7 @@ def _hybrid_cases(device: str, full: bool) -> Iterator[Case]:
             yield Case("gdn_replay_commit", f"{shape} raw={raw}", lambda s=shape, r=raw: _replay(device, s, r))
         yield Case("conv_commit", f"{shape}", lambda s=shape: _conv_commit(device, s))
     # The interpreter knows no warps: what differs in nothing else is one case there.
-    tiles = {config if full else replace(config, warps=0): config for config in verify_op.CONFIGS}
+    tiles = {config if full else replace(config, warps=0): config for config in verify_tiles.CONFIGS}
     for shape in shapes:
         for config in tiles.values():
             if shape.value_dim % (config.bv * config.chunks):
@@ -58,13 +59,13 @@ def _hybrid_cases(device: str, full: bool) -> Iterator[Case]:
                     )  # fmt: skip
 
 
-def _widths(shape: HybridShape, config: verify_op.VerifyConfig, full: bool) -> list[int]:
+def _widths(shape: HybridShape, config: verify_tiles.VerifyConfig, full: bool) -> list[int]:
     """One tile, full or not, and several of them; few of each for the interpreter, which is slow."""
     if full:
         return [1, 16, 17, 32, 33, 64, 65, 96, 128, 129, 256]
     if shape == SMALL:
         return [1, 16, 33, 96]
-    return [17] if config == verify_op.SMALL_HEADS and shape == WIDE else [17, 65]
+    return [17] if config == verify_tiles.SMALL_HEADS and shape == WIDE else [17, 65]
 
 
 def _conv(device: str, shape: HybridShape, nodes: int) -> Outcome:
@@ -87,7 +88,7 @@ def _conv(device: str, shape: HybridShape, nodes: int) -> Outcome:
 
 
 def verify_error(
-    device: str, shape: HybridShape, config: verify_op.VerifyConfig, width: int, correlated: bool
+    device: str, shape: HybridShape, config: verify_tiles.VerifyConfig, width: int, correlated: bool
 ) -> Outcome:
     """Output error against the float64 reference of a tree of ``width`` rows; scratch and output start as NaN."""
     random = Random(width, device)

@@ -11,7 +11,12 @@ from sglang_ddtree.kernels.common import SHARED_LIMIT, Variant
 # The whole matrix takes about 15 minutes on two cores: CI runs it, a quick run takes the newest and the tightest GPU.
 EVERYTHING = os.environ.get("CI") == "true"
 ARCHITECTURES = tuple(SHARED_LIMIT) if EVERYTHING else (90, 120)
-QUICK = ("pairs", "16x64x2 W4 bf16x3 single=True", "32x128x1 W4 bf16x3 single=False")  # of the verify tiles
+QUICK = (
+    "pairs",
+    "16x64x2 W4 bf16x3 single=True",
+    "32x128x1 W4 bf16x3 single=False",
+    "32x128x1 W8 root bf16x3 single=False",
+)  # of the verify tiles
 
 
 def wanted(variant: Variant) -> bool:

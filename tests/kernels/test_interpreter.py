@@ -18,10 +18,10 @@ def test_the_kernel_computes_what_its_reference_does(case: Case) -> None:
 
 
 def test_every_op_and_every_verify_tile_has_cases() -> None:
-    from sglang_ddtree.kernels import gdn_tree_verify
+    from sglang_ddtree.kernels import gdn_tiles
     from sglang_ddtree.kernels.common import variants
 
     assert {variant.op for variant in variants()} == {case.op for case in ALL}
-    for config in gdn_tree_verify.CONFIGS:  # of tiles that differ in their warps alone, one
+    for config in gdn_tiles.CONFIGS:  # of tiles that differ in their warps alone, one
         names = [str(replace(config, warps=warps)) for warps in (4, 8)]
         assert any(name in case.name for case in ALL for name in names), config

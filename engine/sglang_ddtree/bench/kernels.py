@@ -13,6 +13,7 @@ from ..kernels import (
     conv_commit,
     conv_tree,
     gdn_replay_commit,
+    gdn_tiles,
     gdn_tree_verify,
     topk_lse,
     tree_attention,
@@ -76,19 +77,19 @@ def _verify(width: int, bs: int) -> Iterator[Row]:
     states = [layer.state.clone() for _ in range(rotate)]
     out = torch.empty_like(layer.v).contiguous()
     scratch = gdn_tree_verify.VerifyScratch.empty(bs, width, REAL.key_heads, "cuda")
-    chosen = gdn_tree_verify.pick_config(width, bs * REAL.value_heads, REAL.value_dim)
-    for config in gdn_tree_verify.CONFIGS:
-        if config != chosen and (config.rows > max(16, width) or config == gdn_tree_verify.SMALL_HEADS):
+    chosen = gdn_tiles.pick_config(width, bs * REAL.value_heads, REAL.value_dim)
+    for config in gdn_tiles.CONFIGS:
+        if config != chosen and (config.rows > max(16, width) or config == gdn_tiles.SMALL_HEADS):
             continue
 
-        def call(state: torch.Tensor, config: gdn_tree_verify.VerifyConfig = config) -> None:
+        def call(state: torch.Tensor, config: gdn_tiles.VerifyConfig = config) -> None:
             gdn_tree_verify.gdn_tree_verify(
                 layer.q, layer.k, layer.v, layer.a, layer.b, layer.a_log, layer.dt_bias, state, layer.slots, tables,
                 bits=bits, config=config, out=out, scratch=scratch,
             )  # fmt: skip
 
         yield {
-            "kernel": f"ours {config.rows}x{config.bv}x{config.chunks} W{config.warps}",
+            "kernel": f"ours {config.label}",
             "us": graph_time([lambda s=s: call(s) for s in states]),
             "us_one_state": graph_time([lambda: call(states[0])] * 10),
             "chosen": config == chosen,

@@ -21,22 +21,8 @@ import triton.language as tl
 from ..tables import TreeTables
 from .ancestor_bits import ancestor_bits
 from .common import Variant, interpreting, np2, require, require_runnable
-
-PAIR_BLOCK = 64
-
-
-@dataclass(frozen=True)
-class VerifyConfig:
-    """Tile of one program: ``rows`` rows and ``chunks`` times ``bv`` value channels of one head.
-
-    ``solve``: how float32 products of float32 factors are made (bf16x3 or a precision of tl.dot).
-    """
-
-    rows: int
-    bv: int
-    chunks: int
-    warps: int
-    solve: str = "bf16x3"
+from .gdn_root import root_column, root_output, root_pairs
+from .gdn_tiles import CANDIDATES, CONFIGS, VerifyConfig, pair_block, pick_config
 
 
 @triton.jit
@@ -73,11 +59,15 @@ def _inverse_norm(x):
 
 
 @triton.jit
-def _visible(bits_ptr, flat, W, c, lane, mask):
+def _visible(bits_ptr, flat, W, c, lane, mask, ROOT: tl.constexpr):
     """[R, C] True where column c + lane is a strict ancestor of the row."""
-    word = tl.load(bits_ptr + flat * W + c // 64, mask=mask, other=0)
-    shift = (c % 64 + lane).to(tl.int64)
-    return ((word[:, None] >> shift[None, :]) & 1) == 1
+    word = tl.load(bits_ptr + flat * W + c // 64, mask=mask, other=0)[:, None]
+    shift = c % 64 + lane
+    if ROOT:  # columns start at 1, so the last of them may have their bits in the next word
+        after = tl.load(bits_ptr + flat * W + c // 64 + 1, mask=mask & (c // 64 + 1 < W), other=0)[:, None]
+        word = tl.where((shift < 64)[None, :], word, after)
+        shift %= 64
+    return ((word >> shift.to(tl.int64)[None, :]) & 1) == 1
 
 
 @triton.jit
@@ -110,11 +100,11 @@ def _by_exact(x, y, SPLIT: tl.constexpr, EMULATE: tl.constexpr):
 @triton.jit
 def _pairs_kernel(
     q_ptr, k_ptr, kk_ptr, qk_ptr, norm_ptr, T, stride_q, stride_k, scale,
-    H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, SPLIT: tl.constexpr, EMULATE: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, ROOT: tl.constexpr, SPLIT: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     """One C x C block of the unit keys' products with each other and with the unit (and scaled) queries."""
-    blocks = tl.cdiv(T, C)
-    r, c = tl.program_id(0) // blocks * C, tl.program_id(0) % blocks * C
+    blocks = tl.maximum(tl.cdiv(T - ROOT, C), 1)
+    r, c = ROOT + tl.program_id(0) // blocks * C, ROOT + tl.program_id(0) % blocks * C
     if c > r:  # no row has an ancestor after itself
         return
     h = tl.program_id(1)
@@ -136,15 +126,20 @@ def _pairs_kernel(
     tl.store(qk_ptr + at, q_norm[:, None] * norm_c[None, :] * _pairs(q, k_c, SPLIT, EMULATE), mask=inside)
     if r == c:
         tl.store(norm_ptr + (b * H + h) * T + row, norm, mask=row < T)
+    if ROOT:
+        if c == 1:
+            root_pairs(
+                q_ptr, k_ptr, kk_ptr, qk_ptr, norm_ptr, k, q, norm, q_norm, b, h, row, r, T, stride_q, stride_k, scale, H, K,
+            )  # fmt: skip
 
 
 @triton.jit
-def _spread(z, bits_ptr, dep_ptr, b, r, c, T, W, R: tl.constexpr, D: tl.constexpr):
+def _spread(z, bits_ptr, dep_ptr, b, r, c, T, W, R: tl.constexpr, D: tl.constexpr, ROOT: tl.constexpr):
     """z [R, D] by hops from the row -> [R, R] by column c .. c+R-1, 0 where a column is not on the row's path."""
     lane = tl.arange(0, R)
     flat = b * T + r + lane
     inside = r + lane < T
-    seen = _visible(bits_ptr, flat, W, c, lane, inside) | ((r + lane)[:, None] == (c + lane)[None, :])
+    seen = _visible(bits_ptr, flat, W, c, lane, inside, ROOT) | ((r + lane)[:, None] == (c + lane)[None, :])
     depth = tl.load(dep_ptr + flat, mask=inside, other=0)
     depth_c = tl.load(dep_ptr + b * T + c + lane, mask=c + lane < T, other=0)
     hops = tl.minimum(tl.maximum(depth[:, None] - depth_c[None, :], 0), D - 1)
@@ -188,7 +183,7 @@ def _tile(
     q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, dep_ptr, bits_ptr, kk_ptr, qk_ptr, norm_ptr,
     o_ptr, p_state, b, hv, r, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
     H: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, D: tl.constexpr,
-    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, SPLIT: tl.constexpr,
+    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, ROOT: tl.constexpr, SPLIT: tl.constexpr,
     SOLVE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     """Rows r .. r+R-1 of one head, CHUNKS * BV value channels."""
@@ -203,19 +198,26 @@ def _tile(
     )  # fmt: skip
     q = tl.load(q_ptr + flat[:, None] * stride_q + key[None, :], mask=inside[:, None], other=0.0)
     y = (_inverse_norm(q) * scale)[:, None] * q.to(tl.float32)
-    for c in range(0, r + R, R):
+    if ROOT:
+        root_k = tl.load(k_ptr + b * T * stride_k + key).to(tl.float32)
+        root_z = root_column(z_v, dep_ptr, b, r, T, R, D)
+        y -= root_column(z_k, dep_ptr, b, r, T, R, D)[:, None] * root_k[None, :]
+    for c in range(ROOT, r + R, R):
         k = tl.load(
             k_ptr + (b * T + c + lane)[:, None] * stride_k + key[None, :], mask=(c + lane < T)[:, None], other=0.0
         )
-        y -= _by_exact(_spread(z_k, bits_ptr, dep_ptr, b, r, c, T, W, R, D), k, SPLIT, EMULATE)
+        y -= _by_exact(_spread(z_k, bits_ptr, dep_ptr, b, r, c, T, W, R, D, ROOT), k, SPLIT, EMULATE)
     y *= decay[:, None]
     for chunk in range(CHUNKS):
         channel = hv * V + value + chunk * BV
         out = _precise(y, tl.trans(tl.load(p_state + chunk * BV * K).to(tl.float32)), SOLVE, EMULATE)
-        for c in range(0, r + R, R):
+        if ROOT:
+            root_v = tl.load(v_ptr + b * T * stride_v + channel).to(tl.float32)
+            out += root_z[:, None] * root_v[None, :]
+        for c in range(ROOT, r + R, R):
             at = (b * T + c + lane)[:, None]
             v = tl.load(v_ptr + at * stride_v + channel[None, :], mask=(c + lane < T)[:, None], other=0.0)
-            out += _by_exact(_spread(z_v, bits_ptr, dep_ptr, b, r, c, T, W, R, D), v, SPLIT, EMULATE)
+            out += _by_exact(_spread(z_v, bits_ptr, dep_ptr, b, r, c, T, W, R, D, ROOT), v, SPLIT, EMULATE)
         p_out = o_ptr + flat[:, None] * (H * GROUP * V) + channel[None, :]
         tl.store(p_out, out.to(o_ptr.dtype.element_ty), mask=inside[:, None])
 
@@ -226,16 +228,16 @@ def _gdn_tree_verify_kernel(
     kk_ptr, qk_ptr, norm_ptr, o_ptr,
     T, W, tiles, stride_q, stride_k, stride_v, stride_a, stride_b, stride_slot, stride_head, scale,
     H: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, D: tl.constexpr,
-    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, SINGLE: tl.constexpr, SPLIT: tl.constexpr,
+    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, ROOT: tl.constexpr, SINGLE: tl.constexpr, SPLIT: tl.constexpr,
     SOLVE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     hv = tl.program_id(1)
     if SINGLE:
         b = tl.program_id(2).to(tl.int64)
-        r = 0
+        r = ROOT
     else:
         b = (tl.program_id(2) // tiles).to(tl.int64)
-        r = (tiles - 1 - tl.program_id(2) % tiles) * R  # the tile with most work starts first
+        r = ROOT + (tiles - 1 - tl.program_id(2) % tiles) * R  # the tile with most work starts first
     value = tl.program_id(0) * (BV * CHUNKS) + tl.arange(0, BV)
     slot = tl.load(slot_ptr + b).to(tl.int64)
     if slot < 0:  # a padding request: its output is 0, like upstream's
@@ -243,13 +245,24 @@ def _gdn_tree_verify_kernel(
         for chunk in range(CHUNKS):
             at = ((b * T + row)[:, None] * (H * GROUP) + hv) * V + value[None, :] + chunk * BV
             tl.store(o_ptr + at, tl.zeros((R, BV), o_ptr.dtype.element_ty), mask=(row < T)[:, None])
+            if ROOT:
+                if r == 1:
+                    root = (b * T * (H * GROUP) + hv) * V + value + chunk * BV
+                    tl.store(o_ptr + root, tl.zeros((BV,), o_ptr.dtype.element_ty))
         return
     channel = tl.arange(0, K)
     p_state = state_ptr + slot * stride_slot + hv * stride_head + value[:, None] * K + channel[None, :]
+    if ROOT:
+        if r == 1:
+            log_decay = _log_decay(a_ptr, b * T * stride_a + hv, a_log_ptr, dt_ptr, hv, slot >= 0)
+            root_output(
+                q_ptr, k_ptr, v_ptr, b_ptr, qk_ptr, norm_ptr, o_ptr, p_state, log_decay, b, hv, value, T,
+                stride_q, stride_k, stride_v, stride_b, scale, H, GROUP, K, V, BV, CHUNKS,
+            )  # fmt: skip
     _tile(
         q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, dep_ptr, bits_ptr, kk_ptr, qk_ptr, norm_ptr,
         o_ptr, p_state, b, hv, r, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
-        H, GROUP, K, V, L, D, BV, CHUNKS, R, SPLIT, SOLVE, EMULATE,
+        H, GROUP, K, V, L, D, BV, CHUNKS, R, ROOT, SPLIT, SOLVE, EMULATE,
     )  # fmt: skip
 
 
@@ -267,33 +280,6 @@ class VerifyScratch:
             return torch.empty((bs * key_heads * width * n,), dtype=torch.float32, device=device)
 
         return cls(kk=new(width), qk=new(width), norm=new(1))
-
-
-# Every entry is tested (selftest, interpreter tests) before the launcher may pick it.  Several chunks of a 64-row tile
-# gave wrong outputs on an H200 with Triton 3.6 where there was more than one tile: there is no such entry.
-FEW_16, FEW_32 = VerifyConfig(16, 64, 1, 8), VerifyConfig(32, 64, 1, 8)
-MANY_16, MANY_32, MOST_32 = VerifyConfig(16, 64, 2, 4), VerifyConfig(32, 128, 1, 8), VerifyConfig(32, 128, 1, 4)
-SMALL_HEADS = VerifyConfig(16, 16, 1, 4, "tf32x3")
-CONFIGS = (FEW_16, FEW_32, MANY_16, MANY_32, MOST_32, SMALL_HEADS)
-FEW = 132  # programs that leave multiprocessors idle
-
-
-def pick_config(width: int, programs: int, value_dim: int) -> VerifyConfig:
-    """The fastest tile on an H200 for ``programs`` = requests x value heads of ``width`` rows.
-
-    Few programs: many warps and small tiles, for the shortest time of one.  Many: the least work in all, so the row
-    weights are made once for all value channels, and short trees leave no tile of 32 rows half empty.
-    """
-    few = programs * triton.cdiv(width, 32) < FEW
-    if width <= 16:
-        config = FEW_16 if few else MANY_16
-    elif width <= 32:
-        config = FEW_32 if few else MANY_32
-    elif few:
-        config = MANY_32
-    else:
-        config = MANY_16 if width < 96 and (width - 1) % 32 < 16 else MOST_32
-    return config if value_dim % (config.bv * config.chunks) == 0 else SMALL_HEADS
 
 
 def gdn_tree_verify(
@@ -342,21 +328,19 @@ def gdn_tree_verify(
     require(value_dim % own == 0, op, f"{own} channels a program do not divide the value head size {value_dim}.")
     if scratch is None:
         scratch = VerifyScratch.empty(bs, width, heads, q.device)
-    block = min(PAIR_BLOCK, max(16, np2(width)))
-    if block > 32 and bs * heads * triton.cdiv(width, block) ** 2 < FEW:
-        block = 32
+    block, root = pair_block(config, width, bs * heads), int(config.root)
     scale, split, levels = key_dim**-0.5, k.dtype != torch.float32, tables.max_depth
-    _pairs_kernel[(triton.cdiv(width, block) ** 2, heads, bs)](
+    _pairs_kernel[(triton.cdiv(max(width - root, 1), block) ** 2, heads, bs)](
         q, k, scratch.kk, scratch.qk, scratch.norm, width, q.stride(1), k.stride(1), scale,
-        H=heads, K=key_dim, C=block, SPLIT=split, EMULATE=interpreting(), num_warps=4, num_stages=1,
+        H=heads, K=key_dim, C=block, ROOT=root, SPLIT=split, EMULATE=interpreting(), num_warps=4, num_stages=1,
     )  # fmt: skip
-    tiles = triton.cdiv(width, config.rows)
+    tiles = config.tiles(width)
     _gdn_tree_verify_kernel[(value_dim // own, value_heads, bs * tiles)](
         q, k, v, a, b, a_log, dt_bias, state, slots, tables.anc, tables.dep, bits, scratch.kk, scratch.qk, scratch.norm, out,
         width, bits.shape[2], tiles, q.stride(1), k.stride(1), v.stride(1), a.stride(1), b.stride(1),
         state.stride(0), state.stride(1), scale,
         H=heads, GROUP=value_heads // heads, K=key_dim, V=value_dim, L=levels, D=np2(levels + 1), BV=config.bv,
-        CHUNKS=config.chunks, R=config.rows, SINGLE=tiles == 1, SPLIT=split, SOLVE=config.solve, EMULATE=interpreting(),
+        CHUNKS=config.chunks, R=config.rows, ROOT=root, SINGLE=tiles == 1, SPLIT=split, SOLVE=config.solve, EMULATE=interpreting(),
         num_warps=config.warps, num_stages=1,
     )  # fmt: skip
     return out
@@ -367,20 +351,23 @@ def variants() -> Iterator[Variant]:
     scratch = dict.fromkeys(("kk_ptr", "qk_ptr", "norm_ptr"), "*fp32")
     pairs = inputs | scratch | {"T": "i32", "stride_q": "i32", "stride_k": "i32", "scale": "fp32"}
     for block in (16, 32, 64):
-        constexprs = {"H": 16, "K": 128, "C": block, "SPLIT": True, "EMULATE": False}
-        yield Variant("gdn_tree_verify", _pairs_kernel, pairs, constexprs, label=f"pairs {block}")
+        for root in (0, 1):
+            constexprs = {"H": 16, "K": 128, "C": block, "ROOT": root, "SPLIT": True, "EMULATE": False}
+            yield Variant("gdn_tree_verify", _pairs_kernel, pairs, constexprs, label=f"pairs {block}{' root' * root}")
     signature = inputs | dict.fromkeys(("v_ptr", "a_ptr", "b_ptr"), "*bf16")
     signature |= {"a_log_ptr": "*fp32", "dt_ptr": "*fp32", "state_ptr": "*fp32", "slot_ptr": "*i32", "anc_ptr": "*i32",
                   "dep_ptr": "*i32", "bits_ptr": "*i64", "o_ptr": "*bf16", "T": "i32", "W": "i32", "tiles": "i32"} | scratch  # fmt: skip
     strides = ("stride_q", "stride_k", "stride_v", "stride_a", "stride_b", "stride_slot", "stride_head")
     signature |= dict.fromkeys(strides, "i32") | {"scale": "fp32"}
-    for config in CONFIGS:
+    for config in CONFIGS + CANDIDATES:
+        if config.pair:  # the same tile is there without
+            continue
         for single in (True, False):
             constexprs = {
                 "H": 16, "GROUP": 3, "K": 128, "V": 128, "L": 15, "D": 16, "BV": config.bv, "CHUNKS": config.chunks,
-                "R": config.rows, "SINGLE": single, "SPLIT": True, "SOLVE": config.solve, "EMULATE": False,
+                "R": config.rows, "ROOT": int(config.root), "SINGLE": single, "SPLIT": True, "SOLVE": config.solve, "EMULATE": False,
             }  # fmt: skip
             yield Variant(
                 "gdn_tree_verify", _gdn_tree_verify_kernel, signature, constexprs, num_warps=config.warps,
-                label=f"{config.rows}x{config.bv}x{config.chunks} W{config.warps} {config.solve} single={single}",
+                label=f"{config.label} {config.solve} single={single}",
             )  # fmt: skip

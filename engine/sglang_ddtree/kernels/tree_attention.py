@@ -14,11 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import SHARED_LIMIT, Variant, device_limit, interpreting, require, require_runnable
+from .common import MULTIPROCESSORS, SHARED_LIMIT, Variant, device_limit, interpreting, require, require_runnable
 
 LOG2E = 1.4426950408889634
 MAX_SPLITS = 32
-MULTIPROCESSORS = 132  # of the GPU the numbers of parts are chosen for
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,11 @@ class AttentionConfig:
     stages: int
     resident: int = 2
 
+    @property
+    def label(self) -> str:
+        """Short and unambiguous, for tables and result files."""
+        return f"{self.bm}x{self.bn} W{self.warps} S{self.stages}"
+
 
 # In order of preference; the launcher takes the first that fits the device's shared memory at this head size.
 CONFIGS = {
@@ -41,6 +45,13 @@ CONFIGS = {
     128: (AttentionConfig(64, 64, 4, 2), AttentionConfig(64, 32, 4, 2)),
     256: (AttentionConfig(128, 64, 8, 3, resident=1), AttentionConfig(64, 32, 4, 2), AttentionConfig(32, 32, 4, 1)),
 }
+
+# Verified like the others, picked by nothing: ``bench.candidates`` says where one should be.
+CANDIDATES = {
+    256: (
+        AttentionConfig(64, 32, 4, 3), AttentionConfig(64, 64, 4, 3, resident=1), AttentionConfig(128, 32, 8, 3, resident=1),
+    ),
+}  # fmt: skip
 
 
 def shared_bytes(head_dim: int, config: AttentionConfig) -> int:
@@ -95,9 +106,9 @@ def _parts(blocks, splits, programs, slots, MOST: tl.constexpr):
 @triton.jit(do_not_specialize=["T", "W", "splits", "slots"])
 def _tree_attention_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, start_ptr, prefix_ptr, tree_slot_ptr, bits_ptr, out_ptr, part_ptr, lse_ptr,
-    T, W, heads, splits, slots, stride_q, stride_k, stride_v, stride_table, scale,
+    before_ptr, before_lse_ptr, T, W, heads, splits, slots, stride_q, stride_k, stride_v, stride_table, scale,
     GROUP: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr, STARTS: tl.constexpr,
-    MOST: tl.constexpr, EMULATE: tl.constexpr,
+    MOST: tl.constexpr, BEFORE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(0)
     tiles = tl.cdiv(T * GROUP, BM)
@@ -121,6 +132,8 @@ def _tree_attention_kernel(
     # that work share their blocks evenly; the others see no key.
     columns = tl.minimum(T, (tile * BM + BM - 1) // GROUP + 1)
     blocks = tl.cdiv(prefix, BN)
+    if BEFORE:
+        blocks = 0
     total_blocks = blocks + tl.cdiv(columns, BN)
     programs = tl.num_programs(1) * tl.num_programs(2)
     parts = _parts(blocks + tl.cdiv(T, BN), splits, programs, slots, MOST)
@@ -137,14 +150,21 @@ def _tree_attention_kernel(
     acc = tl.zeros((BM, D), tl.float32)
     top = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
-    for at in range(tl.minimum(first, blocks) * BN, tl.minimum(last, blocks) * BN, BN):
-        position = at + n
-        there = position < prefix
-        page = tl.load(table + position // PAGE, mask=there, other=-1).to(tl.int64)
-        slot = tl.where(there, page * PAGE + position % PAGE, -1)
-        acc, top, total = _attend(
-            q, acc, top, total, slot, there[None, :], k_ptr, v_ptr, head, stride_k, stride_v, scale, D, EMULATE
-        )
+    if BEFORE:
+        seen = inside & (prefix > 0)
+        acc = tl.load(before_ptr + out_row[:, None] * D + dim[None, :], mask=seen[:, None], other=0.0).to(tl.float32)
+        lse = tl.load(before_lse_ptr + query_head * (tl.num_programs(2) * T) + b * T + row, mask=seen, other=0.0)
+        top = tl.where(seen, lse * 1.4426950408889634, float("-inf"))
+        total = tl.where(seen, 1.0, 0.0)
+    if not BEFORE:
+        for at in range(tl.minimum(first, blocks) * BN, tl.minimum(last, blocks) * BN, BN):
+            position = at + n
+            there = position < prefix
+            page = tl.load(table + position // PAGE, mask=there, other=-1).to(tl.int64)
+            slot = tl.where(there, page * PAGE + position % PAGE, -1)
+            acc, top, total = _attend(
+                q, acc, top, total, slot, there[None, :], k_ptr, v_ptr, head, stride_k, stride_v, scale, D, EMULATE
+            )
     for at in range((tl.maximum(first, blocks) - blocks) * BN, (tl.maximum(last, blocks) - blocks) * BN, BN):
         column = at + n
         there = column < columns
@@ -212,15 +232,13 @@ def pick_config(head_dim: int, limit: int) -> AttentionConfig:
     return CONFIGS[head_dim][-1]
 
 
-def pick_splits(
-    bs: int, width: int, kv_heads: int, group: int, config: AttentionConfig, multiprocessors: int = MULTIPROCESSORS
-) -> int:
+def pick_splits(bs: int, width: int, kv_heads: int, group: int, config: AttentionConfig) -> int:
     """Parts for a long prefix: as few as keep the multiprocessors evenly busy (a part more costs about 2 % to merge).
 
     A short prefix uses fewer of them, which the kernel finds out.
     """
     programs = bs * kv_heads * triton.cdiv(width * group, config.bm)
-    slots = multiprocessors * config.resident
+    slots = MULTIPROCESSORS * config.resident
 
     def cost(splits: int) -> float:
         return triton.cdiv(programs * splits, slots) / splits * (1 + 0.02 * splits)
@@ -244,13 +262,15 @@ def tree_attention(
     config: AttentionConfig | None = None,
     out: torch.Tensor | None = None,
     scratch: AttentionScratch | None = None,
+    before: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """q [bs*T, HQ, D] -> [bs*T, HQ, D]; row i of request b sees the prefix, itself and its ancestors.
 
     k_buffer, v_buffer [slots, HK, D] (rows of tree nodes already written); prefix_lens [bs]; tree_slots [bs, T];
     bits [bs, T, W] of ``ancestor_bits``.  The slot of prefix position p is
     ``slot_table[b, p // page_size] * page_size + p % page_size``; with ``starts`` [bs] the table is flat and
-    request b's entries begin at starts[b].
+    request b's entries begin at starts[b].  ``before``: what another kernel found over the prefix alone, as its output
+    [bs*T, HQ, D] and the logarithms of its sums of exponentials [HQ, bs*T]; then only the tree is read here.
     """
     op = "tree_attention"
     require_runnable(q, op)
@@ -266,7 +286,7 @@ def tree_attention(
     )  # fmt: skip
     group = heads // kv_heads
     config = config or pick_config(dim, device_limit(q))
-    splits = splits or pick_splits(bs, width, kv_heads, group, config)
+    splits = 1 if before else splits or pick_splits(bs, width, kv_heads, group, config)
     if out is None:
         out = torch.empty((rows, heads, dim), dtype=q.dtype, device=q.device)
     if rows == 0:
@@ -276,13 +296,18 @@ def tree_attention(
     else:
         scratch = scratch or AttentionScratch.empty(rows, heads, dim, splits, q.device)
         part, lse = scratch.part, scratch.lse
+    if before:
+        require(before[0].is_contiguous() and before[1].is_contiguous(), op, "the prefix's part must be contiguous.")
+        require(before[1].shape == (heads, rows), op, f"the prefix's sums must be [{heads}, {rows}].")
+    before_out, before_lse = before or (out, lse)
     grid = (splits, kv_heads * triton.cdiv(width * group, config.bm), bs)
     _tree_attention_kernel[grid](
         q, k_buffer, v_buffer, slot_table, prefix_lens if starts is None else starts, prefix_lens, tree_slots, bits,
-        out, part, lse, width, words, heads, splits, MULTIPROCESSORS * config.resident, q.stride(0), k_buffer.stride(0), v_buffer.stride(0),
+        out, part, lse, before_out, before_lse, width, words, heads, splits, MULTIPROCESSORS * config.resident,
+        q.stride(0), k_buffer.stride(0), v_buffer.stride(0),
         slot_table.stride(0) if slot_table.dim() == 2 else 0, scale * LOG2E,
         GROUP=group, D=dim, BM=config.bm, BN=config.bn, PAGE=page_size, STARTS=starts is not None,
-        MOST=MAX_SPLITS, EMULATE=interpreting(), num_warps=config.warps, num_stages=config.stages,
+        MOST=MAX_SPLITS, BEFORE=before is not None, EMULATE=interpreting(), num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(rows * heads,)](
@@ -295,20 +320,22 @@ def variants() -> Iterator[Variant]:
     signature = {
         "q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "table_ptr": "*i32", "start_ptr": "*i32",
         "prefix_ptr": "*i64", "tree_slot_ptr": "*i64", "bits_ptr": "*i64", "out_ptr": "*bf16", "part_ptr": "*fp32", "lse_ptr": "*fp32",
-        "T": "i32", "W": "i32", "heads": "i32", "splits": "i32", "slots": "i32", "stride_q": "i32", "stride_k": "i32", "stride_v": "i32",
+        "before_ptr": "*bf16", "before_lse_ptr": "*fp32", "T": "i32", "W": "i32", "heads": "i32", "splits": "i32", "slots": "i32", "stride_q": "i32", "stride_k": "i32", "stride_v": "i32",
         "stride_table": "i32", "scale": "fp32",
     }  # fmt: skip
     for dim, configs in CONFIGS.items():
-        for config in configs:
+        for config in configs + CANDIDATES.get(dim, ()):
             fits = tuple(arch for arch, limit in SHARED_LIMIT.items() if shared_bytes(dim, config) <= limit)
-            constexprs = {
-                "GROUP": 6, "D": dim, "BM": config.bm, "BN": config.bn, "PAGE": 1, "STARTS": False,
-                "MOST": MAX_SPLITS, "EMULATE": False,
-            }  # fmt: skip
-            yield Variant(
-                "tree_attention", _tree_attention_kernel, signature, constexprs, num_warps=config.warps,
-                num_stages=config.stages, label=f"D{dim} {config.bm}x{config.bn}", architectures=fits,
-            )  # fmt: skip
+            for before in (False, True):
+                constexprs = {
+                    "GROUP": 6, "D": dim, "BM": config.bm, "BN": config.bn, "PAGE": 1, "STARTS": False,
+                    "MOST": MAX_SPLITS, "BEFORE": before, "EMULATE": False,
+                }  # fmt: skip
+                label = f"D{dim} {config.label}{' before' * before}"
+                yield Variant(
+                    "tree_attention", _tree_attention_kernel, signature, constexprs, num_warps=config.warps,
+                    num_stages=config.stages, label=label, architectures=fits,
+                )  # fmt: skip
         merge = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "out_ptr": "*bf16"}
         for splits in (16,):
             constexprs = {"D": dim, "SPLITS": splits, "SP": triton.next_power_of_2(splits)}

@@ -1,0 +1,87 @@
+"""Tiles of the tree verify of Gated DeltaNet layers: those the launcher picks, and candidates that a GPU must still judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+
+from .common import MULTIPROCESSORS, np2
+
+PAIR_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    """Tile of one program: ``rows`` rows and ``chunks`` times ``bv`` value channels of one head.
+
+    ``solve``: how float32 products of float32 factors are made (bf16x3 or a precision of tl.dot).
+    ``root``: the root has no tile and no block of its own; the first of its children's does its work as vectors,
+    so 64 nodes and their root are two tiles of 32 rows.
+    ``pair``: rows of a block of key and query pairs; 0 leaves it to ``pair_block``.
+    """
+
+    rows: int
+    bv: int
+    chunks: int
+    warps: int
+    solve: str = "bf16x3"
+    root: bool = False
+    pair: int = 0
+
+    @property
+    def label(self) -> str:
+        """Short and unambiguous, for tables and result files."""
+        name = f"{self.rows}x{self.bv}x{self.chunks} W{self.warps}"
+        return name + (" root" if self.root else "") + (f" pair{self.pair}" if self.pair else "")
+
+    def tiles(self, width: int) -> int:
+        """Tiles over ``width`` rows."""
+        return int(triton.cdiv(max(width - self.root, 1), self.rows))
+
+
+# Every entry is tested (selftest, interpreter tests) before the launcher may pick it.  Several chunks of a 64-row tile
+# gave wrong outputs on an H200 with Triton 3.6 where there was more than one tile: there is no such entry.
+FEW_16, FEW_32 = VerifyConfig(16, 64, 1, 8), VerifyConfig(32, 64, 1, 8)
+MANY_16, MANY_32, MOST_32 = VerifyConfig(16, 64, 2, 4), VerifyConfig(32, 128, 1, 8), VerifyConfig(32, 128, 1, 4)
+SMALL_HEADS = VerifyConfig(16, 16, 1, 4, "tf32x3")
+CONFIGS = (FEW_16, FEW_32, MANY_16, MANY_32, MOST_32, SMALL_HEADS)
+# Verified like the others, picked by nothing: ``bench.candidates`` says where one should be.
+CANDIDATES = (
+    VerifyConfig(32, 128, 1, 8, root=True),
+    VerifyConfig(32, 128, 1, 8, root=True, pair=16),
+    VerifyConfig(32, 128, 1, 4, root=True),
+    VerifyConfig(32, 64, 1, 8, root=True),
+    VerifyConfig(16, 64, 1, 8, root=True),
+    VerifyConfig(16, 64, 2, 4, root=True),
+    VerifyConfig(64, 64, 1, 8, root=True),
+    VerifyConfig(32, 128, 1, 8, pair=16),
+)
+
+
+def pick_config(width: int, programs: int, value_dim: int) -> VerifyConfig:
+    """The fastest tile on an H200 for ``programs`` = requests x value heads of ``width`` rows.
+
+    Few programs: many warps and small tiles, for the shortest time of one.  Many: the least work in all, so the row
+    weights are made once for all value channels, and short trees leave no tile of 32 rows half empty.
+    """
+    few = programs * triton.cdiv(width, 32) < MULTIPROCESSORS
+    if width <= 16:
+        config = FEW_16 if few else MANY_16
+    elif width <= 32:
+        config = FEW_32 if few else MANY_32
+    elif few:
+        config = MANY_32
+    else:
+        config = MANY_16 if width < 96 and (width - 1) % 32 < 16 else MOST_32
+    return config if value_dim % (config.bv * config.chunks) == 0 else SMALL_HEADS
+
+
+def pair_block(config: VerifyConfig, width: int, groups: int) -> int:
+    """Rows of a block of pairs for ``groups`` = requests x key heads: large, unless that leaves multiprocessors idle."""
+    if config.pair:
+        return config.pair
+    block = min(PAIR_BLOCK, max(16, np2(width - config.root)))
+    if block > 32 and groups * triton.cdiv(width - config.root, block) ** 2 < MULTIPROCESSORS:
+        block = 32
+    return block
