@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 
-def graph_time(steps: Sequence[Callable[[], object]], replays: int = 8, repeats: int = 7) -> float:
-    """Median microseconds per step of ``steps`` (called in turn) inside one captured graph."""
+def clock(steps: Sequence[Callable[[], object]], replays: int = 8) -> Callable[[], float]:
+    """Captures ``steps`` (called in turn) in one graph; each call of the result measures microseconds per step."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for step in steps:  # compiles and warms up
@@ -21,16 +21,23 @@ def graph_time(steps: Sequence[Callable[[], object]], replays: int = 8, repeats:
             step()
     graph.replay()
     torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
+
+    def measure() -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         for _ in range(replays):
             graph.replay()
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / replays / len(steps))
-    return statistics.median(times)
+        return start.elapsed_time(end) * 1e3 / replays / len(steps)
+
+    return measure
+
+
+def graph_time(steps: Sequence[Callable[[], object]], replays: int = 8, repeats: int = 7) -> float:
+    """Median microseconds per step of ``steps`` (called in turn) inside one captured graph."""
+    measure = clock(steps, replays)
+    return statistics.median(measure() for _ in range(repeats))
 
 
 def copy_bandwidth() -> float:

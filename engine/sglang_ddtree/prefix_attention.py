@@ -1,0 +1,51 @@
+"""FlashAttention-3 over the committed prefix of verify rows, for ``tree_attention(before=...)`` to add the tree to."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Where SGLang's lines keep it: 0.5.16; later ones; its kernel package.
+PLACES = ("sglang.jit_kernel.flash_attention", "sglang.kernels.ops.attention.flash_attention", "sgl_kernel.flash_attn")
+
+
+def flash_attention() -> Callable[..., Any] | None:
+    """SGLang's FlashAttention over a paged cache, or None where this machine has none."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        return None
+    for place in PLACES:
+        try:
+            return importlib.import_module(place).flash_attn_with_kvcache  # type: ignore[no-any-return]
+        except (ImportError, AttributeError):
+            continue
+    return None
+
+
+def prefix_attention(
+    flash: Callable[..., Any],
+    q: torch.Tensor,
+    k_buffer: torch.Tensor,
+    v_buffer: torch.Tensor,
+    slot_table: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    query_starts: torch.Tensor,
+    scale: float,
+    *,
+    page_size: int = 1,
+    parts: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The twin of ``reference.prefix_attention``: (output [bs*T, HQ, D], log-sum-exp [HQ, bs*T]).
+
+    prefix_lens [bs] and query_starts [bs + 1] (multiples of T) are int32; ``parts`` of the prefix, 0 leaves it to FlashAttention.
+    """
+    bs = prefix_lens.shape[0]
+    pages = (-1, page_size, *k_buffer.shape[1:])
+    out, lse, *_ = flash(
+        q=q, k_cache=k_buffer.view(pages), v_cache=v_buffer.view(pages), page_table=slot_table, cache_seqlens=prefix_lens,
+        cu_seqlens_q=query_starts, max_seqlen_q=q.shape[0] // bs, softmax_scale=scale, causal=False,
+        num_splits=parts, return_softmax_lse=True,
+    )  # fmt: skip
+    return out, lse
