@@ -21,6 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     selftest.add_argument("--workers", type=int, default=4, help="processes that compile and run kernel cases")
     bench = commands.add_parser("bench", help="what the kernels cost on this GPU")
     bench.add_argument("--json", metavar="FILE", default=None, help="also write the result there")
+    bench.add_argument("--ops", default="", help="comma-separated ops, such as tree_attention; the default is all")
     compiled = commands.add_parser("compile-matrix", help="every kernel for every GPU architecture, without a GPU")
     compiled.add_argument("--json", action="store_true", help="one JSON document")
     compiled.add_argument("--arch", default="", help="comma-separated, such as 90,120; the default is all")
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.command == "bench":
         from .bench.run import run as run_bench
 
-        return run_bench(args.json)
+        return run_bench(args.json, args.ops)
     if args.command == "compile-matrix":
         from .compile_matrix import run as run_matrix
 

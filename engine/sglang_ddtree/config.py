@@ -20,7 +20,7 @@ class DDTreeConfig:
     topk: candidates per position.  spine_depth: how much of the linear chain is always in the tree (0: the
     paper's tree).  off_spine_penalty: nats taken from children of nodes off the chain.  state_free: hybrids
     verify without a recurrent state per node and commit by replay.  trace: JSONL file, bounded to
-    trace_bytes.  widths: what a step can have, narrowest first; start: how they are chosen at first (None: adaptively).
+    trace_bytes.  prefix: which kernel reads the committed prefix in a verify pass on a GPU.  widths: what a step can have, narrowest first; start: how they are chosen at first (None: adaptively).
     """
 
     block: int
@@ -31,6 +31,7 @@ class DDTreeConfig:
     state_free: bool = True
     trace: str | None = None
     trace_bytes: int = 64 << 20
+    prefix: str = "own"
     widths: tuple[Width, ...] = ()
     start: Policy | None = None
 
@@ -71,6 +72,7 @@ class DDTreeConfig:
             off_spine_penalty=_number(env, "SGLANG_DDTREE_OFF_SPINE", 0.0),
             state_free=_integer(env, "SGLANG_DDTREE_STATE_FREE", 1, 0, 1) == 1,
             trace=env.get("SGLANG_DDTREE_TRACE") or None,
+            prefix=_choice(env, "SGLANG_DDTREE_PREFIX", ("own", "fa3")),
             trace_bytes=_integer(env, "SGLANG_DDTREE_TRACE_MB", 64, 1, 1 << 20) << 20,
         )
 
@@ -79,6 +81,14 @@ def default_width(block: int, env: Mapping[str, str] = os.environ) -> int:
     """T where no argument gives it: that of the widest width asked for, else twice the block."""
     listed = env.get("SGLANG_DDTREE_WIDTHS", "").strip()
     return parse_widths(listed, block, 0, MAX_NODES)[-1].rows if listed else 2 * block
+
+
+def _choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    """One of some words; the first is the default."""
+    value = env.get(name) or known[0]
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+    return value
 
 
 def _integer(env: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -22,7 +22,7 @@ from .kernels.walk import walk
 from .metrics import WidthCounts
 from .static_tree import StaticTree
 from .target_tokens import agree_on_samples, target_tokens
-from .verify_attention import TreeVerifyAttention, refusal, widen_page_table
+from .verify_attention import TreeVerifyAttention, prefix_kernel, refusal, widen_page_table
 from .width_graphs import WidthGraphs
 from .width_policy import control_for
 from .widths import Width
@@ -79,7 +79,7 @@ class GraphDDTreeWorker(DDTreeWorker):
         full = getattr(backend, "full_attn_backend", backend)
         for attention in (full, self.draft_model_runner.attn_backend):
             widen_page_table(attention, 2 * self.config.width)
-        TreeVerifyAttention(full, self.tree)
+        TreeVerifyAttention(full, self.tree, prefix_kernel(self.config.prefix, full))
         if self._states is not None:
             self._states.attach(self._gdn_backend().linear_attn_backend)
 

@@ -90,6 +90,7 @@ def test_nothing_is_refused_without_reason():
         ("SGLANG_DDTREE_OFF_SPINE", "-1"),
         ("SGLANG_DDTREE_OFF_SPINE", "nan"),
         ("SGLANG_DDTREE_STATE_FREE", "2"),
+        ("SGLANG_DDTREE_PREFIX", "triton"),
     ],
 )
 def test_wrong_knobs_are_named(name, value):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sglang_ddtree.bench import campaign as campaign_module
 from sglang_ddtree.bench import campaign_checks as checks
 from sglang_ddtree.bench.campaign import Campaign
 from sglang_ddtree.bench.campaign_long import greatest_gap
@@ -103,6 +104,45 @@ def test_a_failed_check_is_a_row_and_no_end(tmp_path: Path):
     assert [row["ok"] for row in rows] == [False, None, None]
     assert "ZeroDivisionError" in rows[0]["error"]
     assert rows[1]["not_run"] != rows[2]["not_run"]
+
+
+def test_only_the_checks_asked_for_leave_rows(tmp_path: Path):
+    campaign = Campaign(100, tmp_path / "rows.json", only=("late", "drift"))
+    plan = Plan("pair", "t", "d", 64, on_cpu=True)
+    for name in ("early", "late: tree"):
+        campaign.check(plan, name, lambda: {"ok": True})
+    assert [row["check"] for row in campaign.rows] == ["late: tree"]
+    assert campaign.wants("drift of a state")
+
+
+def test_a_seeded_reference_that_does_not_start_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    class Stub:
+        """A server that is up, or has ended."""
+
+        def __init__(self, up: bool) -> None:
+            self.up = up
+
+        def wait(self, seconds: float) -> bool:
+            return self.up
+
+        def alive(self) -> bool:
+            return self.up
+
+        def tail(self, lines: int) -> str:
+            return "why it ended"
+
+        def stop(self) -> None:
+            self.up = False
+
+    def start(plan: Plan, arms: list[str], logs: Path, port: int) -> None:
+        plan.servers |= {arm: Stub(arm != SEEDED[0]) for arm in arms}  # type: ignore[misc]
+
+    monkeypatch.setattr(Plan, "start", start)
+    monkeypatch.setattr(campaign_module, "main_checks", lambda *_: None)
+    campaign = Campaign(100, None)
+    plan = Plan("pair", "t", "d", 64, on_cpu=False)
+    campaign_module.check_pair(campaign, plan, [*MAIN, *SEEDED], tmp_path, 0, [[1]])
+    assert [(row["check"], row["log"]) for row in campaign.rows] == [(f"start: {SEEDED[0]}", "why it ended")]
 
 
 def test_variants_change_one_switch(tmp_path: Path):

@@ -43,20 +43,27 @@ from .report import write_result
 from .serve import measure_speed, prompts
 from .server import leave_on_sigterm
 
+DRIFT = "drift of a recurrent state"
 COMPARED = ("eager", "no overlap")  # asked once more at the end, beside the main server
 
 
 class Campaign:
     """Collects rows, keeps to the time, writes as it goes; several threads use it."""
 
-    def __init__(self, seconds: float, file: Path | None, left_out: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, seconds: float, file: Path | None, left_out: tuple[str, ...] = (), only: tuple[str, ...] = ()
+    ) -> None:
         self.rows: list[dict[str, Any]] = []
         self.deadline = time.monotonic() + seconds
-        self.file, self.left_out = file, left_out
+        self.file, self.left_out, self.only = file, left_out, only
         self._lock = threading.Lock()
 
     def left(self) -> float:
         return self.deadline - time.monotonic()
+
+    def wants(self, check: str) -> bool:
+        """Whether this run is to have a check at all."""
+        return not self.only or check.startswith(self.only)
 
     def add(self, row: dict[str, Any]) -> None:
         with self._lock:
@@ -68,6 +75,8 @@ class Campaign:
     def check(self, plan: Plan, name: str, run: Callable[[], dict[str, Any]], needs: float = 8) -> None:
         """Run one check if ``needs`` seconds are left, and keep its row."""
         head = {"pair": plan.label, "check": name}
+        if not self.wants(name):
+            return
         if f"{plan.label}:{name}".startswith(self.left_out or ("\0",)):
             self.add({**head, "ok": None, "not_run": "left out of this run"})
         elif self.left() < needs:
@@ -91,7 +100,12 @@ def check_pair(campaign: Campaign, plan: Plan, arms: list[str], logs: Path, port
     plan.start([*(arm for arm in arms if arm in MAIN), *others], logs, port)
     alive = {arm for arm in arms if arm in MAIN and campaign.up(plan, arm)}
     if {"reference", "tree"} <= alive:
-        threads = [threading.Thread(target=variant_checks, args=(campaign, plan, arm, asked)) for arm in others]
+        # The seeded reference is asked, and its failed start told, by the seeded tree's thread.
+        threads = [
+            threading.Thread(target=variant_checks, args=(campaign, plan, arm, asked))
+            for arm in others
+            if arm != SEEDED[0]
+        ]
         for thread in threads:
             thread.start()
         main_checks(campaign, plan, alive, asked)
@@ -184,7 +198,7 @@ def variant_checks(campaign: Campaign, plan: Plan, arm: str, asked: IdLists) -> 
     elif arm == SEEDED[1] and campaign.up(plan, SEEDED[0]):
         campaign.check(plan, "seeds", lambda: checks.seeds(servers[SEEDED[0]], server, asked[:6]))
         servers[SEEDED[0]].stop()
-    if arm not in (*COMPARED, SEEDED[0]):
+    if arm not in COMPARED:
         server.stop()  # an idle scheduler still spins, and the others need the processors
 
 
@@ -203,6 +217,9 @@ def main() -> int:
     parser.add_argument("--pairs", default="tiny-dense,tiny-hybrid")
     parser.add_argument("--arms", help="comma-separated; the default is all that this device can run")
     parser.add_argument("--leave-out", default="", help="PAIR:CHECK,... (a check by the first letters of its name)")
+    parser.add_argument(
+        "--only", default="", help="CHECK,... by the first letters of its name; the default is all of them"
+    )
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=420, help="when to stop beginning new checks")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of the speed rows; 0 leaves them out")
@@ -213,10 +230,11 @@ def main() -> int:
     options = parser.parse_args()
     leave_on_sigterm()
     out = Path(os.environ.get("OUT", "."))
-    campaign = Campaign(options.seconds, options.json, tuple(filter(None, options.leave_out.split(","))))
+    listed = [tuple(filter(None, text.split(","))) for text in (options.leave_out, options.only)]
+    campaign = Campaign(options.seconds, options.json, *listed)
     plans, threads = [], []
     # In a process of its own: its arithmetic must not hold up the requests.
-    drift = None if options.cpu else start_drift()
+    drift = None if options.cpu or not campaign.wants(DRIFT) else start_drift()
     try:
         for i, label in enumerate(options.pairs.split(",")):
             folder = options.models / label
@@ -235,7 +253,7 @@ def main() -> int:
             if options.cpu:
                 threads[-1].join()  # two pairs at once are too much for a small machine
         if drift is not None:
-            campaign.check(plans[-1], "drift of a recurrent state", lambda: drift_result(drift, campaign.left()), 1)
+            campaign.check(plans[-1], DRIFT, lambda: drift_result(drift, campaign.left()), 1)
         for thread in threads:
             thread.join()
         for plan in plans if options.rounds else []:

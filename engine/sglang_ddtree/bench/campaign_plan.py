@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -186,6 +187,10 @@ def changed_engine(file: str, before: str, after: str, folder: Path) -> Path:
 
 def target_for(folder: Path) -> str:
     """The folder of a pair's target as the SGLang of this environment can load it."""
+    # The converter lies beside the pairs, wherever this package was installed from.
+    home = str(folder.resolve().parents[1])
+    if home not in sys.path:
+        sys.path.append(home)
     from models.servable import servable
 
     scratch = Path(os.environ.get("TMPDIR", "/tmp")) / f"{folder.name}-converted-{os.getpid()}"

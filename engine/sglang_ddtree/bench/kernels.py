@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -30,28 +30,28 @@ VOCAB, LAYERS, LEVELS, CANDIDATES = 248320, 48, 15, 32
 Row = dict[str, Any]
 
 
-def rows(quick: bool = False) -> Iterator[Row]:
-    """Every measurement; a failure becomes a row with its reason instead of ending the run."""
+def rows(ops: Collection[str] = ()) -> Iterator[Row]:
+    """Every measurement (of some ops); a failure becomes a row with its reason instead of ending the run."""
     yield {"op": "copy", "bytes_per_second": copy_bandwidth()}
-    for width in (16, 17, 32, 33, 64, 65, 128, 256) if not quick else (64,):
+    for op, measure, what in _measurements():
+        if not ops or op in ops:
+            yield from _guard(op, lambda m=measure, w=what: m(**w), **what)
+
+
+def _measurements() -> Iterator[tuple[str, Callable[..., Iterator[Row]], dict[str, int]]]:
+    for width in (16, 17, 32, 33, 64, 65, 128, 256):
         for bs in (1, 8):
-            yield from _guard("gdn_tree_verify", lambda w=width, b=bs: _verify(w, b), width=width, bs=bs)
-    for budget in (15, 16, 32, 64, 128, 256, 512, 1024):
+            yield "gdn_tree_verify", _verify, {"width": width, "bs": bs}
+    for nodes in (15, 16, 32, 64, 128, 256, 512, 1024):
         for bs in (1, 8):
-            yield from _guard("tree_build", lambda n=budget, b=bs: _build(n, b), nodes=budget, bs=bs)
+            yield "tree_build", _build, {"nodes": nodes, "bs": bs}
     for bs in (1, 8):
-        yield from _guard("topk_lse", lambda b=bs: _topk(b), bs=bs)
+        yield "topk_lse", _topk, {"bs": bs}
         for width in (17, 64, 65, 128):
-            yield from _guard("step ops", lambda w=width, b=bs: _step_ops(w, b), width=width, bs=bs)
+            yield "step_ops", _step_ops, {"width": width, "bs": bs}
         for width in (16, 32, 64, 128):
             for context in (256, 4096):
-                yield from _guard(
-                    "tree_attention",
-                    lambda w=width, b=bs, c=context: _attention(w, b, c),
-                    width=width,
-                    bs=bs,
-                    context=context,
-                )
+                yield "tree_attention", _attention, {"width": width, "bs": bs, "context": context}
 
 
 def _guard(op: str, measure: Callable[[], Iterator[Row]], **what: Any) -> Iterator[Row]:

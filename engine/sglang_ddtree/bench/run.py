@@ -1,4 +1,4 @@
-"""``python -m sglang_ddtree bench [--json FILE]``: prints a table and keeps the rows."""
+"""``python -m sglang_ddtree bench [--ops OP,...] [--json FILE]``: prints a table and keeps the rows."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 from .report import write_result
 
 
-def run(json_file: str | None) -> int:
-    """Exit code 0 when every measurement worked, 1 when one failed, 2 without a GPU."""
+def run(json_file: str | None, ops: str = "") -> int:
+    """The ops named, all by default.  Exit code 0 when every measurement worked, 1 when one failed, 2 without a GPU."""
     if not torch.cuda.is_available():
         print("bench needs a CUDA GPU; none is visible here.", file=sys.stderr)
         return 2
     from .kernels import rows
 
     found = []
-    for row in rows():
+    for row in rows(tuple(filter(None, ops.split(",")))):
         found.append(row)
         print(line(row), flush=True)
         if json_file:  # after every row, so that an interrupted run leaves what it measured

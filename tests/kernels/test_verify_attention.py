@@ -1,0 +1,77 @@
+"""The target's attention in a verify pass, over a backend's pool and page table, with either kernel for the prefix."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sglang_ddtree import verify_attention
+from sglang_ddtree.kernels.reference.ancestor_bits import ancestor_bits
+from sglang_ddtree.kernels.reference.prefix_attention import prefix_attention
+from sglang_ddtree.kernels.reference.tree_attention import tree_attention
+from sglang_ddtree.selftest_data import Random, relative
+from sglang_ddtree.static_tree import StaticTree
+from sglang_ddtree.verify_attention import TreeVerifyAttention, prefix_kernel
+
+BS, WIDTH, HEADS, KV_HEADS, DIM, SLOTS = 3, 17, 4, 2, 64, 512
+LAYER = SimpleNamespace(layer_id=0, tp_q_head_num=HEADS, head_dim=DIM, scaling=DIM**-0.5)
+
+
+def flash(**asked: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
+    """FlashAttention's answers from the reference; it is asked for what its documentation says it takes."""
+    lengths, starts, k = asked["cache_seqlens"], asked["cu_seqlens_q"], asked["k_cache"]
+    assert lengths.dtype == starts.dtype == asked["page_table"].dtype == torch.int32
+    assert torch.equal(starts, torch.arange(0, BS * WIDTH + 1, WIDTH, dtype=torch.int32))
+    assert not asked["causal"]
+    assert asked["return_softmax_lse"]
+    flat = [asked[name].reshape(-1, KV_HEADS, DIM) for name in ("k_cache", "v_cache")]
+    out, lse = prefix_attention(
+        asked["q"], *flat, asked["page_table"], lengths, asked["softmax_scale"], page_size=k.shape[1]
+    )
+    return out, lse, None
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy remarks on the NaN of a request without a prefix
+@pytest.mark.parametrize("kernel", [None, flash])
+@pytest.mark.parametrize("page", [1, 16])
+def test_rows_see_their_prefix_and_their_ancestors(kernel: Any, page: int) -> None:
+    random = Random(5, "cpu")
+    tree = StaticTree(BS + 1, WIDTH, 15, "cpu")
+    tables = random.tree(BS, WIDTH - 1, 15)
+    tree.bits[:BS] = bits = ancestor_bits(tables)
+    prefix = torch.tensor([70, 0, 9])
+    tree.begin(prefix)
+    k, v = (random.normal(SLOTS, KV_HEADS, DIM, dtype=torch.float16) for _ in range(2))
+    pages = random.permutation(256 // page)[: BS * (80 // page)].view(BS, -1).int()
+    rows = 256 + random.permutation(256)[: BS * WIDTH].view(BS, WIDTH)
+    starts = torch.arange(0, (BS + 1) * WIDTH + 1, WIDTH, dtype=torch.int32)
+    backend = SimpleNamespace(
+        forward_extend=lambda *_, **__: "prefill", page_size=page,
+        token_to_kv_pool=SimpleNamespace(get_kv_buffer=lambda layer: (k, v)),
+        forward_metadata=SimpleNamespace(page_table=pages, cu_seqlens_q=starts),
+    )  # fmt: skip
+    TreeVerifyAttention(backend, tree, kernel)
+    q = random.normal(BS * WIDTH, HEADS * DIM, dtype=torch.float16)
+
+    def ask(verify: bool) -> Any:
+        mode = SimpleNamespace(is_target_verify=lambda: verify)
+        batch = SimpleNamespace(forward_mode=mode, out_cache_loc=rows.view(-1))
+        return backend.forward_extend(q, None, None, LAYER, batch)
+
+    assert ask(False) == "prefill"
+    per_head = q.view(BS * WIDTH, HEADS, DIM)
+    want = tree_attention(per_head.double(), k, v, pages, prefix, rows, bits, DIM**-0.5, page_size=page)
+    assert relative(ask(True).view_as(per_head), want) < 6e-3
+
+
+def test_flash_attention_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_table, without = SimpleNamespace(max_num_pages=4), SimpleNamespace()
+    assert prefix_kernel("own", without) is None
+    with pytest.raises(ValueError, match="needs --attention-backend fa3"):
+        prefix_kernel("fa3", with_table)  # this machine has no such GPU
+    monkeypatch.setattr(verify_attention, "flash_attention", lambda: flash)
+    assert prefix_kernel("fa3", with_table) is flash
+    with pytest.raises(ValueError, match="needs --attention-backend fa3"):
+        prefix_kernel("fa3", without)
