@@ -19,6 +19,8 @@ class VerifyConfig:
     ``root``: the root has no tile and no block of its own; the first of its children's does its work as vectors,
     so 64 nodes and their root are two tiles of 32 rows.
     ``pair``: rows of a block of key and query pairs; 0 leaves it to ``pair_block``.
+    ``early``: a program asks for its part of the state first of all, and from compute capability 9.0 on programs start
+    while the pairs are still being made.
     """
 
     rows: int
@@ -28,12 +30,14 @@ class VerifyConfig:
     solve: str = "bf16x3"
     root: bool = False
     pair: int = 0
+    early: bool = False
 
     @property
     def label(self) -> str:
         """Short and unambiguous, for tables and result files."""
         name = f"{self.rows}x{self.bv}x{self.chunks} W{self.warps}"
-        return name + (" root" if self.root else "") + (f" pair{self.pair}" if self.pair else "")
+        name += (" root" if self.root else "") + (f" pair{self.pair}" if self.pair else "")
+        return name + (" early" if self.early else "")
 
     def tiles(self, width: int) -> int:
         """Tiles over ``width`` rows."""
@@ -49,13 +53,19 @@ CONFIGS = (FEW_16, FEW_32, MANY_16, MANY_32, MOST_32, SMALL_HEADS)
 # Verified like the others, picked by nothing: ``bench.candidates`` says where one should be.
 CANDIDATES = (
     VerifyConfig(32, 128, 1, 8, root=True),
-    VerifyConfig(32, 128, 1, 8, root=True, pair=16),
+    VerifyConfig(32, 128, 1, 8, root=True, early=True),
+    VerifyConfig(32, 128, 1, 8, root=True, early=True, pair=16),
     VerifyConfig(32, 128, 1, 4, root=True),
-    VerifyConfig(32, 64, 1, 8, root=True),
-    VerifyConfig(16, 64, 1, 8, root=True),
-    VerifyConfig(16, 64, 2, 4, root=True),
+    VerifyConfig(32, 128, 1, 4, root=True, early=True),
+    VerifyConfig(32, 64, 1, 8, root=True, early=True),
+    VerifyConfig(16, 64, 1, 8, root=True, early=True),
+    VerifyConfig(16, 64, 2, 4, root=True, early=True),
     VerifyConfig(64, 64, 1, 8, root=True),
-    VerifyConfig(32, 128, 1, 8, pair=16),
+    *(
+        VerifyConfig(tile.rows, tile.bv, tile.chunks, tile.warps, early=True)
+        for tile in (FEW_16, FEW_32, MANY_16, MANY_32, MOST_32)
+    ),
+    VerifyConfig(32, 128, 1, 8, early=True, pair=16),
 )
 
 

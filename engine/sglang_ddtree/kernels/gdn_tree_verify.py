@@ -11,6 +11,7 @@ A first small kernel makes the products of all pairs of keys and queries once pe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ import triton.language as tl
 
 from ..tables import TreeTables
 from .ancestor_bits import ancestor_bits
-from .common import Variant, interpreting, np2, require, require_runnable
+from .common import SHARED_LIMIT, Variant, interpreting, np2, require, require_runnable
+from .early import OVERLAP_FROM, can_overlap, prefetch
 from .gdn_root import root_column, root_output, root_pairs
 from .gdn_tiles import CANDIDATES, CONFIGS, VerifyConfig, pair_block, pick_config
 
@@ -100,9 +102,12 @@ def _by_exact(x, y, SPLIT: tl.constexpr, EMULATE: tl.constexpr):
 @triton.jit
 def _pairs_kernel(
     q_ptr, k_ptr, kk_ptr, qk_ptr, norm_ptr, T, stride_q, stride_k, scale,
-    H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, ROOT: tl.constexpr, SPLIT: tl.constexpr, EMULATE: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, ROOT: tl.constexpr, EARLY: tl.constexpr, SPLIT: tl.constexpr,
+    EMULATE: tl.constexpr,
 ):  # fmt: skip
     """One C x C block of the unit keys' products with each other and with the unit (and scaled) queries."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     blocks = tl.maximum(tl.cdiv(T - ROOT, C), 1)
     r, c = ROOT + tl.program_id(0) // blocks * C, ROOT + tl.program_id(0) % blocks * C
     if c > r:  # no row has an ancestor after itself
@@ -149,7 +154,7 @@ def _spread(z, bits_ptr, dep_ptr, b, r, c, T, W, R: tl.constexpr, D: tl.constexp
 @triton.jit
 def _path_weights(
     a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, kk_ptr, qk_ptr, norm_ptr, b, hv, r, T, stride_a, stride_b,
-    H: tl.constexpr, GROUP: tl.constexpr, L: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
+    H: tl.constexpr, GROUP: tl.constexpr, L: tl.constexpr, D: tl.constexpr, R: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """For rows r .. r+R-1 and the D rows up from each: z beta |k|^-1, z beta e^{G_i - G_j}; and e^{G_i} [R].
 
@@ -166,6 +171,8 @@ def _path_weights(
     g = _log_decay(a_ptr, at * stride_a + hv, a_log_ptr, dt_ptr, hv, there)
     beta = 1.0 / (1.0 + tl.exp(-tl.load(b_ptr + at * stride_b + hv, mask=there, other=0.0).to(tl.float32)))
     head = (b * H + hv // GROUP) * T
+    if EARLY:
+        tl.extra.cuda.gdc_wait()  # from here on it reads what the pairs kernel writes
     z = tl.load(qk_ptr + (head + r + lane)[None, :] * T + path, mask=there, other=0.0)
     for step in tl.static_range(L):
         # Row ``step`` hops up has its weight; the rows above it lose what goes through it.
@@ -183,7 +190,7 @@ def _tile(
     q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, dep_ptr, bits_ptr, kk_ptr, qk_ptr, norm_ptr,
     o_ptr, p_state, b, hv, r, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
     H: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, D: tl.constexpr,
-    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, ROOT: tl.constexpr, SPLIT: tl.constexpr,
+    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, ROOT: tl.constexpr, EARLY: tl.constexpr, SPLIT: tl.constexpr,
     SOLVE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     """Rows r .. r+R-1 of one head, CHUNKS * BV value channels."""
@@ -194,7 +201,7 @@ def _tile(
     value = tl.program_id(0) * (BV * CHUNKS) + tl.arange(0, BV)
     z_k, z_v, decay = _path_weights(
         a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, kk_ptr, qk_ptr, norm_ptr, b, hv, r, T, stride_a, stride_b,
-        H, GROUP, L, D, R,
+        H, GROUP, L, D, R, EARLY,
     )  # fmt: skip
     q = tl.load(q_ptr + flat[:, None] * stride_q + key[None, :], mask=inside[:, None], other=0.0)
     y = (_inverse_norm(q) * scale)[:, None] * q.to(tl.float32)
@@ -228,8 +235,8 @@ def _gdn_tree_verify_kernel(
     kk_ptr, qk_ptr, norm_ptr, o_ptr,
     T, W, tiles, stride_q, stride_k, stride_v, stride_a, stride_b, stride_slot, stride_head, scale,
     H: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr, L: tl.constexpr, D: tl.constexpr,
-    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, ROOT: tl.constexpr, SINGLE: tl.constexpr, SPLIT: tl.constexpr,
-    SOLVE: tl.constexpr, EMULATE: tl.constexpr,
+    BV: tl.constexpr, CHUNKS: tl.constexpr, R: tl.constexpr, ROOT: tl.constexpr, EARLY: tl.constexpr, PREFETCH: tl.constexpr,
+    SINGLE: tl.constexpr, SPLIT: tl.constexpr, SOLVE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     hv = tl.program_id(1)
     if SINGLE:
@@ -249,11 +256,19 @@ def _gdn_tree_verify_kernel(
                 if r == 1:
                     root = (b * T * (H * GROUP) + hv) * V + value + chunk * BV
                     tl.store(o_ptr + root, tl.zeros((BV,), o_ptr.dtype.element_ty))
+        if EARLY:
+            tl.extra.cuda.gdc_wait()  # nobody may follow before the pairs kernel has ended
         return
+    if PREFETCH:
+        prefetch(
+            state_ptr + slot * stride_slot + hv * stride_head + tl.program_id(0) * (BV * CHUNKS * K), BV * CHUNKS * K
+        )
     channel = tl.arange(0, K)
     p_state = state_ptr + slot * stride_slot + hv * stride_head + value[:, None] * K + channel[None, :]
     if ROOT:
         if r == 1:
+            if EARLY:
+                tl.extra.cuda.gdc_wait()
             log_decay = _log_decay(a_ptr, b * T * stride_a + hv, a_log_ptr, dt_ptr, hv, slot >= 0)
             root_output(
                 q_ptr, k_ptr, v_ptr, b_ptr, qk_ptr, norm_ptr, o_ptr, p_state, log_decay, b, hv, value, T,
@@ -262,7 +277,7 @@ def _gdn_tree_verify_kernel(
     _tile(
         q_ptr, k_ptr, v_ptr, a_ptr, b_ptr, a_log_ptr, dt_ptr, anc_ptr, dep_ptr, bits_ptr, kk_ptr, qk_ptr, norm_ptr,
         o_ptr, p_state, b, hv, r, T, W, stride_q, stride_k, stride_v, stride_a, stride_b, scale,
-        H, GROUP, K, V, L, D, BV, CHUNKS, R, ROOT, SPLIT, SOLVE, EMULATE,
+        H, GROUP, K, V, L, D, BV, CHUNKS, R, ROOT, EARLY, SPLIT, SOLVE, EMULATE,
     )  # fmt: skip
 
 
@@ -329,10 +344,12 @@ def gdn_tree_verify(
     if scratch is None:
         scratch = VerifyScratch.empty(bs, width, heads, q.device)
     block, root = pair_block(config, width, bs * heads), int(config.root)
+    early = config.early and not interpreting()
+    overlap = early and can_overlap(q)
     scale, split, levels = key_dim**-0.5, k.dtype != torch.float32, tables.max_depth
     _pairs_kernel[(triton.cdiv(max(width - root, 1), block) ** 2, heads, bs)](
         q, k, scratch.kk, scratch.qk, scratch.norm, width, q.stride(1), k.stride(1), scale,
-        H=heads, K=key_dim, C=block, ROOT=root, SPLIT=split, EMULATE=interpreting(), num_warps=4, num_stages=1,
+        H=heads, K=key_dim, C=block, ROOT=root, EARLY=overlap, SPLIT=split, EMULATE=interpreting(), num_warps=4, num_stages=1,
     )  # fmt: skip
     tiles = config.tiles(width)
     _gdn_tree_verify_kernel[(value_dim // own, value_heads, bs * tiles)](
@@ -340,8 +357,8 @@ def gdn_tree_verify(
         width, bits.shape[2], tiles, q.stride(1), k.stride(1), v.stride(1), a.stride(1), b.stride(1),
         state.stride(0), state.stride(1), scale,
         H=heads, GROUP=value_heads // heads, K=key_dim, V=value_dim, L=levels, D=np2(levels + 1), BV=config.bv,
-        CHUNKS=config.chunks, R=config.rows, ROOT=root, SINGLE=tiles == 1, SPLIT=split, SOLVE=config.solve, EMULATE=interpreting(),
-        num_warps=config.warps, num_stages=1,
+        CHUNKS=config.chunks, R=config.rows, ROOT=root, EARLY=overlap, PREFETCH=early, SINGLE=tiles == 1, SPLIT=split, SOLVE=config.solve,
+        EMULATE=interpreting(), num_warps=config.warps, num_stages=1, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     return out
 
@@ -350,10 +367,15 @@ def variants() -> Iterator[Variant]:
     inputs = dict.fromkeys(("q_ptr", "k_ptr"), "*bf16")
     scratch = dict.fromkeys(("kk_ptr", "qk_ptr", "norm_ptr"), "*fp32")
     pairs = inputs | scratch | {"T": "i32", "stride_q": "i32", "stride_k": "i32", "scale": "fp32"}
-    for block in (16, 32, 64):
-        for root in (0, 1):
-            constexprs = {"H": 16, "K": 128, "C": block, "ROOT": root, "SPLIT": True, "EMULATE": False}
-            yield Variant("gdn_tree_verify", _pairs_kernel, pairs, constexprs, label=f"pairs {block}{' root' * root}")
+    # From compute capability 9.0 on an early tile overlaps the pairs kernel; before that it only prefetches.
+    overlapping = tuple(arch for arch in SHARED_LIMIT if arch >= OVERLAP_FROM)
+    older = tuple(arch for arch in SHARED_LIMIT if arch < OVERLAP_FROM)
+    for block, root, early in itertools.product((16, 32, 64), (0, 1), (False, True)):
+        constexprs = {"H": 16, "K": 128, "C": block, "ROOT": root, "EARLY": early, "SPLIT": True, "EMULATE": False}
+        yield Variant(
+            "gdn_tree_verify", _pairs_kernel, pairs, constexprs, label=f"pairs {block}{' root' * root}{' early' * early}",
+            architectures=overlapping if early else tuple(SHARED_LIMIT),
+        )  # fmt: skip
     signature = inputs | dict.fromkeys(("v_ptr", "a_ptr", "b_ptr"), "*bf16")
     signature |= {"a_log_ptr": "*fp32", "dt_ptr": "*fp32", "state_ptr": "*fp32", "slot_ptr": "*i32", "anc_ptr": "*i32",
                   "dep_ptr": "*i32", "bits_ptr": "*i64", "o_ptr": "*bf16", "T": "i32", "W": "i32", "tiles": "i32"} | scratch  # fmt: skip
@@ -362,12 +384,14 @@ def variants() -> Iterator[Variant]:
     for config in CONFIGS + CANDIDATES:
         if config.pair:  # the same tile is there without
             continue
-        for single in (True, False):
+        for single, overlap in itertools.product((True, False), (False, True) if config.early else (False,)):
             constexprs = {
                 "H": 16, "GROUP": 3, "K": 128, "V": 128, "L": 15, "D": 16, "BV": config.bv, "CHUNKS": config.chunks,
-                "R": config.rows, "ROOT": int(config.root), "SINGLE": single, "SPLIT": True, "SOLVE": config.solve, "EMULATE": False,
+                "R": config.rows, "ROOT": int(config.root), "EARLY": overlap, "PREFETCH": config.early, "SINGLE": single,
+                "SPLIT": True, "SOLVE": config.solve, "EMULATE": False,
             }  # fmt: skip
             yield Variant(
                 "gdn_tree_verify", _gdn_tree_verify_kernel, signature, constexprs, num_warps=config.warps,
                 label=f"{config.label} {config.solve} single={single}",
+                architectures=overlapping if overlap else older if config.early else tuple(SHARED_LIMIT),
             )  # fmt: skip

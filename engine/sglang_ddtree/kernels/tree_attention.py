@@ -49,7 +49,8 @@ CONFIGS = {
 # Verified like the others, picked by nothing: ``bench.candidates`` says where one should be.
 CANDIDATES = {
     256: (
-        AttentionConfig(64, 32, 4, 3), AttentionConfig(64, 64, 4, 3, resident=1), AttentionConfig(128, 32, 8, 3, resident=1),
+        AttentionConfig(64, 32, 4, 3), AttentionConfig(64, 32, 8, 3, resident=1), AttentionConfig(64, 64, 8, 3, resident=1),
+        AttentionConfig(128, 32, 8, 3, resident=1),
     ),
 }  # fmt: skip
 
