@@ -11,16 +11,17 @@ from sglang_ddtree.kernels.common import SHARED_LIMIT, Variant
 # The whole matrix takes about 15 minutes on two cores: CI runs it, a quick run takes the newest and the tightest GPU.
 EVERYTHING = os.environ.get("CI") == "true"
 ARCHITECTURES = tuple(SHARED_LIMIT) if EVERYTHING else (90, 120)
-QUICK = (
-    "pairs",
-    "16x64x2 W4 bf16x3 single=True",
-    "32x128x1 W4 bf16x3 single=False",
-    "32x128x1 W8 root bf16x3 single=False",
-)  # of the verify tiles
+# Of the verify's kernels and the attention's tiles.
+QUICK = {
+    "gdn_tree_verify": (
+        "pairs 64", "16x64x2 W4 bf16x3 single=True", "32x128x1 W4 bf16x3 single=False", "32x128x1 W8 root early bf16x3 single=False",
+    ),
+    "tree_attention": ("D64", "D128", "D256 128x64", "D256 64x32 W4", "D256 32x32", "merge"),
+}  # fmt: skip
 
 
 def wanted(variant: Variant) -> bool:
-    return EVERYTHING or variant.op != "gdn_tree_verify" or variant.label.startswith(QUICK)
+    return EVERYTHING or variant.op not in QUICK or variant.label.startswith(QUICK[variant.op])
 
 
 @pytest.fixture(scope="module")
