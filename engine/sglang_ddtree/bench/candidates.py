@@ -27,10 +27,11 @@ from ..kernels.reference.tree_attention import tree_attention as plain_attention
 from ..prefix_attention import flash_attention, prefix_attention
 from ..selftest_data import HybridShape, Outcome, Random, relative
 from ..selftest_state import REAL, split_heads, verify_error
+from .inputs import HEADS, AttentionInputs
 from .judge import Arm, Row, Shape, Timer, judge, table
 from .report import write_result
 
-VERIFY = tuple((width, bs) for width in (17, 33, 64, 65, 129, 256) for bs in (1, 8))
+VERIFY = tuple((width, bs) for width in (16, 17, 32, 33, 64, 65, 256) for bs in (1, 8))
 ATTENTION = ((32, 8, 4096), (64, 8, 4096), (32, 8, 256), (64, 8, 256), (64, 1, 4096), (64, 1, 256), (256, 1, 256))
 ODD = (17, 66)
 VERIFY_LIMIT, ATTENTION_LIMIT = 3e-3, 6e-3  # relative errors of bfloat16 outputs, as in the self-test
@@ -86,70 +87,54 @@ def verify_shape(width: int, bs: int, shape: HybridShape = REAL, device: str = "
 
 
 def attention_shape(
-    width: int,
-    bs: int,
-    context: int,
-    prefix: Prefix | None,
-    heads: tuple[int, int, int] = (24, 4, 256),
-    device: str = "cuda",
+    width: int, bs: int, context: int, prefix: Prefix | None, heads: tuple[int, int, int] = HEADS, device: str = "cuda"
 ) -> Shape:
     """One layer's attention of a verify pass; ``prefix`` is FlashAttention over the committed tokens, where there is one."""
-    random = Random(width, device)
-    query_heads, kv_heads, dim = heads
-    tables = random.tree(bs, width - 1, 15, spine=8)
-    bits = ancestor_bits.ancestor_bits(tables)
-    slots = bs * (context + width)
-    layers = max(2, min(8, (256 << 20) // (slots * kv_heads * dim * 4))) if device == "cuda" else 1
-    kind = torch.bfloat16 if device == "cuda" else torch.float16
-    pools = [torch.empty((2, slots, kv_heads, dim), dtype=kind, device=device).normal_() for _ in range(layers)]
-    mixed = random.permutation(slots)
-    where = mixed[: bs * context].view(bs, context).int()
-    tree = mixed[bs * context :].view(bs, width)
-    lengths = torch.full((bs,), context, device=device)
-    starts = torch.arange(0, bs * width + 1, width, dtype=torch.int32, device=device)
-    q = torch.empty((bs * width, query_heads, dim), dtype=kind, device=device).normal_()
-    out = torch.empty_like(q)
-    last = (where, lengths, tree, bits, dim**-0.5)
+    inputs = AttentionInputs.make(width, bs, context, heads, device)
+    out = torch.empty_like(inputs.q)
 
     @functools.cache
     def want() -> torch.Tensor:
-        return plain_attention(q.double(), *pools[0], *last)
+        return plain_attention(inputs.q.double(), *inputs.arguments(inputs.pools[0]))
 
     def arm(name: str, call: Callable[[torch.Tensor], object], scratch: Any = None) -> Arm:
         def check() -> Outcome:
             for x in (out, *(vars(scratch).values() if scratch else ())):
                 x.fill_(torch.nan)
-            call(pools[0])
+            call(inputs.pools[0])
             return Outcome(relative(out, want()), ATTENTION_LIMIT)
 
-        return Arm(name, [lambda p=p: call(p) for p in pools], check)
+        return Arm(name, [lambda pool=pool: call(pool) for pool in inputs.pools], check)
+
+    def attend(pool: torch.Tensor, **options: Any) -> None:
+        tree_attention.tree_attention(inputs.q, *inputs.arguments(pool), out=out, **options)
 
     def tile(config: tree_attention.AttentionConfig) -> Arm:
-        splits = tree_attention.pick_splits(bs, width, kv_heads, query_heads // kv_heads, config)
-        scratch = tree_attention.AttentionScratch.empty(bs * width, query_heads, dim, splits, device)
-        options: dict[str, Any] = {"config": config, "splits": splits, "out": out, "scratch": scratch}
-        return arm(
-            f"{config.label} /{splits}", lambda p: tree_attention.tree_attention(q, *p, *last, **options), scratch
-        )
+        splits = tree_attention.pick_splits(bs, width, heads[1], heads[0] // heads[1], config)
+        scratch = tree_attention.AttentionScratch.empty(bs * width, heads[0], heads[2], splits, device)
+        options: dict[str, Any] = {"config": config, "splits": splits, "scratch": scratch}
+        return arm(f"{config.label} /{splits}", lambda pool: attend(pool, **options), scratch)
 
-    def joined(config: tree_attention.AttentionConfig, parts: int) -> Arm:
+    def joined(over_prefix: Prefix, config: tree_attention.AttentionConfig, parts: int) -> Arm:
         def call(pool: torch.Tensor) -> None:
-            assert prefix is not None
-            before = prefix(q, *pool, where, lengths.int(), starts, dim**-0.5, parts=parts)
-            tree_attention.tree_attention(q, *pool, *last, config=config, out=out, before=before)
+            lengths = inputs.lengths.int()
+            before = over_prefix(inputs.q, *pool, inputs.table, lengths, inputs.query_starts, inputs.scale, parts=parts)
+            attend(pool, config=config, before=before)
 
         return arm(f"fa3 /{parts or 'auto'} + tree {config.label}", call)
 
-    limit = device_limit(q)
-    default = tree_attention.pick_config(dim, limit)
-    tiles = [
-        config for config in (*tree_attention.CONFIGS[dim], *tree_attention.CANDIDATES.get(dim, ()))
-        if tree_attention.shared_bytes(dim, config) <= limit or config == default
-    ]  # fmt: skip
-    arms = [tile(config) for config in dict.fromkeys((default, *tiles))]
+    tiles = _attention_tiles(heads[2], device_limit(out))
+    arms = [tile(config) for config in tiles]
     if prefix is not None:
-        arms += [joined(config, parts) for config in tiles[:2] for parts in (0, 1)]
+        arms += [joined(prefix, config, parts) for config in tiles[:2] for parts in (0, 1)]
     return Shape("tree_attention", {"width": width, "bs": bs, "context": context}, arms)
+
+
+def _attention_tiles(dim: int, limit: int) -> list[tree_attention.AttentionConfig]:
+    """Those that fit ``limit`` bytes of shared memory, the default first."""
+    default = tree_attention.pick_config(dim, limit)
+    others = (*tree_attention.CONFIGS[dim], *tree_attention.CANDIDATES.get(dim, ()))
+    return list(dict.fromkeys((default, *(x for x in others if tree_attention.shared_bytes(dim, x) <= limit))))
 
 
 def shapes(ops: set[str]) -> Iterator[tuple[str, dict[str, int], Callable[[], Shape]]]:

@@ -24,6 +24,7 @@ from ..selftest_data import Random, deepest_path
 from ..selftest_state import REAL
 from ..selftest_upstream import Layer, recurrent_kernel
 from ..tables import TreeTables
+from .inputs import HEADS, AttentionInputs
 from .timing import copy_bandwidth, graph_time
 
 VOCAB, LAYERS, LEVELS, CANDIDATES = 248320, 48, 15, 32
@@ -194,33 +195,15 @@ def _commit_times(
 
 
 def _attention(width: int, bs: int, context: int) -> Iterator[Row]:
-    random = Random(width, "cuda")
-    tables = _tables(bs, width)
-    bits = ancestor_bits.ancestor_bits(tables)
-    heads, kv_heads, dim = 24, 4, 256
-    slots = bs * (context + width)
-    layers = max(2, min(8, (256 << 20) // (slots * kv_heads * dim * 4)))
-    pools = [
-        torch.empty((2, slots, kv_heads, dim), dtype=torch.bfloat16, device="cuda").normal_() for _ in range(layers)
-    ]
-    table = random.permutation(slots)[: bs * context].view(bs, context).int()
-    tree = random.permutation(slots)[: bs * width].view(bs, width)
-    prefix = torch.full((bs,), context, device="cuda")
-    q = torch.empty((bs * width, heads, dim), dtype=torch.bfloat16, device="cuda").normal_()
+    inputs = AttentionInputs.make(width, bs, context)
+    heads, kv_heads, dim = HEADS
+    out = torch.empty_like(inputs.q)
     for config in tree_attention.CONFIGS[dim]:
         splits = tree_attention.pick_splits(bs, width, kv_heads, heads // kv_heads, config)
         scratch = tree_attention.AttentionScratch.empty(bs * width, heads, dim, splits, "cuda")
-        out = torch.empty_like(q)
 
-        def call(
-            pool: torch.Tensor,
-            config: tree_attention.AttentionConfig = config,
-            scratch: Any = scratch,
-            out: torch.Tensor = out,
-        ) -> None:
-            tree_attention.tree_attention(
-                q, pool[0], pool[1], table, prefix, tree, bits, dim**-0.5, config=config, out=out, scratch=scratch
-            )
+        def call(pool: torch.Tensor, config: tree_attention.AttentionConfig = config, scratch: Any = scratch) -> None:
+            tree_attention.tree_attention(inputs.q, *inputs.arguments(pool), config=config, out=out, scratch=scratch)
 
-        us = graph_time([lambda p=p: call(p) for p in pools])
-        yield {"kernel": f"ours {config.bm}x{config.bn}", "splits": splits, "us": us}
+        us = graph_time([lambda p=pool: call(p) for pool in inputs.pools])
+        yield {"kernel": f"ours {config.label}", "splits": splits, "us": us}

@@ -54,7 +54,7 @@ ITEMS = (
         "entry_order, and every verify tile a launcher may pick",
     ),
     Item(
-        "candidates", 5.0, _module("sglang_ddtree.bench.candidates --json {result}"),
+        "candidates", 5.5, _module("sglang_ddtree.bench.candidates --json {result}"),
         "which verify tile and which attention should be the default, at 65 rows and at 4k context above all",
     ),
     Item(
@@ -89,7 +89,7 @@ ITEMS = (
         "auto's speed on a quiet host, at batch 2 and 4 above all",
     ),
     Item(
-        "step", 4.5,
+        "step", 4.0,
         _module("sglang_ddtree.bench.step {scratch} --arms linear,ddtree:chain+31+63+64+255 --profile 8 --seconds 110 --json {result}"),
         "a whole step with the present tiles, 64 nodes and their root among them",
     ),

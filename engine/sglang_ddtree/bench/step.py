@@ -215,7 +215,8 @@ def main() -> int:
             rows.append(row)
             print(json.dumps({key: value for key, value in row.items() if key != "all"}), flush=True)
             if options.json:  # after every row, so that an interrupted run leaves what it measured
-                write_result(options.json, "step", rows, backend=options.backend)
+                prefix = os.environ.get("SGLANG_DDTREE_PREFIX", "own")
+                write_result(options.json, "step", rows, backend=options.backend, prefix=prefix)
     return 1 if any("error" in row for row in rows) else 0
 
 
