@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from sglang_ddtree.bench import outstanding
+from sglang_ddtree.bench import campaign, kernels, outstanding
 from sglang_ddtree.bench.campaign_plan import ENGINE, SEEDED, arms_of
 from sglang_ddtree.bench.outstanding import ITEMS, Item, chosen, listing, main, run_all, run_item
 
@@ -37,10 +37,28 @@ def test_a_command_names_a_module_and_its_options(item: Item) -> None:
     assert any("{result}" in part for part in item.command)
 
 
-def test_the_arms_of_the_campaign_are_known() -> None:
-    item = next(item for item in ITEMS if item.name == "hybrid")
-    arms = item.command[item.command.index("--arms") + 1].split(",")
-    assert set(arms) <= {*arms_of(False, False), *SEEDED}
+def argument(name: str, option: str) -> list[str]:
+    """The comma-separated argument of an item's option."""
+    command = next(item for item in ITEMS if item.name == name).command
+    return command[command.index(option) + 1].split(",")
+
+
+def test_what_a_campaign_is_asked_for_is_known() -> None:
+    assert set(argument("hybrid", "--arms")) <= {*arms_of(False, False), *SEEDED}
+    source = Path(campaign.__file__).read_text()
+    for check in argument("hybrid", "--only"):
+        assert f'"{check}' in source, check
+
+
+def test_the_ops_of_the_benches_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [op for op, _, _ in kernels._measurements()]
+    asked = argument("kernels", "--ops")
+    assert set(asked) <= set(known)
+    monkeypatch.setattr(kernels, "copy_bandwidth", lambda: 1.0)
+    monkeypatch.setattr(kernels, "_guard", lambda op, measure, **what: iter([{"op": op, **what}]))
+    rows = list(kernels.rows(asked))
+    assert [row["op"] for row in rows] == ["copy", *(op for op in known if op in asked)]
+    assert len(list(kernels.rows())) == 1 + len(known)
 
 
 def test_names_choose_and_an_unknown_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
