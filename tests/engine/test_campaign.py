@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -169,6 +170,26 @@ def test_a_control_changes_one_line_of_a_copy(tmp_path: Path):
     assert sum(a != b for a, b in zip(ours, theirs, strict=True)) == 1
     with pytest.raises(ValueError, match="0 times"):
         changed_engine(NARROW_CHANGE[0], "no such line", "", tmp_path / "again")
+
+
+def test_a_campaign_finds_the_converter_beside_the_models(tmp_path: Path):
+    """Where the plugin was installed as a package of its own, nothing else of ours is on the path."""
+    (tmp_path / "sglang_ddtree").symlink_to(ENGINE / "sglang_ddtree")
+    code = (
+        "import pathlib, sys; from sglang_ddtree.bench.campaign_plan import target_for; "
+        "print(target_for(pathlib.Path(sys.argv[1])))"
+    )
+    folder = ENGINE / "models" / "tiny-dense"
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == str(folder / "target"), done.stderr
 
 
 class Reader(Replies):
