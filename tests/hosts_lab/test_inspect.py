@@ -320,7 +320,7 @@ def test_a_plan_says_what_would_change_touches_nothing_and_is_refused_after_drif
         assert drop_in.target == "/etc/systemd/system/sglang.service.d/50-orchestrate.conf"
         assert "+ExecStart=" in drop_in.diff
         assert "--speculative-num-draft-tokens 32" in drop_in.diff
-        assert "down while the engine starts" in changes["cutover", "service"].detail
+        assert "no connection is refused, because an engine stands in" in changes["cutover", "service"].detail
         saved = tmp_path / "plan.json"
         saved.write_text(encode(operations.plan_document(plan, graph)))
         assert operations.plan_graph(place, graph, config, settings).plan_id == plan.plan_id
