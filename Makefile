@@ -6,12 +6,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ORCHESTRATE := $(VENV)/bin/orchestrate
 
-.PHONY: run venv lint test test-full screen-test hosts-test hosts-test-more router-test rolling-test fault-matrix crash-matrix real-kills bench docs clean help
+.PHONY: run venv lint test test-full troubles-test screen-test hosts-test hosts-test-more router-test rolling-test fault-matrix crash-matrix real-kills bench docs clean help
 
 help:
 	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
 	@echo "make test           unit, property, engine and end-to-end tests (at most 20 minutes on 2 cores)"
 	@echo "make lint           ruff, mypy, import contracts"
+	@echo "make troubles-test  what goes wrong in a real deployment on an embedded host (six minutes)"
 	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
 	@echo "make hosts-test-more  a group of hosts, and deploy-dflash with the real engine, on such hosts"
 	@echo "make router-test    replicas behind SGLang's router, rolled under load: stand-in engines, the real router"
@@ -45,7 +46,10 @@ test: venv
 
 test-full: venv
 	@$(PY) -m tools.run_tests
-	@$(PY) -m tools.run_tests wheels engine-0.5.23 screen broken
+	@$(PY) -m tools.run_tests troubles wheels engine-0.5.23 screen broken
+
+troubles-test: venv
+	@$(PY) -m tools.run_tests troubles
 
 # About six minutes: a real deployment on an embedded host, by keys in tmux.
 screen-test: venv

@@ -27,6 +27,7 @@ ENGINE_SIDE = ("tests/engine", "tests/kernels", "tests/models", "tests/baselines
 WHEEL_TESTS = "tests/inspect/test_wheels.py"
 SCREEN_TEST = "tests/tui/test_real_deploy.py"
 BROKEN_TEST = "tests/e2e/test_broken_engine.py"
+TROUBLES_TEST = "tests/e2e/test_troubles.py"
 OWN_GROUPS = ("tests/e2e", "tests/hosts_lab", "tests/rolling", WHEEL_TESTS, SCREEN_TEST)
 NEWEST_SGLANG = "0.5.23"
 GROUP_MINUTES = 30
@@ -162,7 +163,12 @@ def newest_engine_tests() -> Counts:
 
 def story_tests() -> Counts:
     """The main job on embedded hosts of its own."""
-    return _on_embedded_hosts("e2e", "tests/e2e", f"--ignore={BROKEN_TEST}")
+    return _on_embedded_hosts("e2e", "tests/e2e", f"--ignore={BROKEN_TEST}", f"--ignore={TROUBLES_TEST}")
+
+
+def trouble_tests() -> Counts:
+    """What goes wrong in a real deployment: plugins that do not load, full disks, Ctrl-C, services that are down."""
+    return _on_embedded_hosts("troubles", TROUBLES_TEST)
 
 
 def screen_test() -> Counts:
@@ -200,6 +206,7 @@ GROUPS: dict[str, Callable[[], Counts]] = {
     "e2e": story_tests,
 }
 LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
+    "troubles": trouble_tests,
     "wheels": wheel_tests,
     "router": router_tests,
     "rolling": rolling_tests,
@@ -212,7 +219,7 @@ LARGE_GROUPS: dict[str, Callable[[], Counts]] = {
 # Groups of one lane run one after the other, because they would disturb each other; the longest lanes come first.
 LANES = (
     ("orchestrator", "wheels"),
-    ("e2e", "screen", "broken", "router", "rolling"),
+    ("e2e", "troubles", "screen", "broken", "router", "rolling"),
     ("engine", f"engine-{NEWEST_SGLANG}"),
     ("kernels",),
     ("models",),
