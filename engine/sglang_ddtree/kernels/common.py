@@ -22,6 +22,7 @@ SHARED_LIMIT = {
     120: 99 << 10,
 }
 SMALLEST_LIMIT = min(SHARED_LIMIT.values())
+JUDGED_ON = (90,)  # candidates are built for the GPU that is to judge them; what a launcher may pick, for all
 MULTIPROCESSORS = 132  # of the GPU that tiles and numbers of parts are chosen for (H100, H200)
 
 

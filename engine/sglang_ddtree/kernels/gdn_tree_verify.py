@@ -21,7 +21,7 @@ import triton.language as tl
 
 from ..tables import TreeTables
 from .ancestor_bits import ancestor_bits
-from .common import SHARED_LIMIT, Variant, interpreting, np2, require, require_runnable
+from .common import JUDGED_ON, SHARED_LIMIT, Variant, interpreting, np2, require, require_runnable
 from .early import OVERLAP_FROM, can_overlap, prefetch
 from .gdn_root import root_column, root_output, root_pairs
 from .gdn_tiles import CANDIDATES, CONFIGS, VerifyConfig, pair_block, pick_config
@@ -367,14 +367,17 @@ def variants() -> Iterator[Variant]:
     inputs = dict.fromkeys(("q_ptr", "k_ptr"), "*bf16")
     scratch = dict.fromkeys(("kk_ptr", "qk_ptr", "norm_ptr"), "*fp32")
     pairs = inputs | scratch | {"T": "i32", "stride_q": "i32", "stride_k": "i32", "scale": "fp32"}
-    # From compute capability 9.0 on an early tile overlaps the pairs kernel; before that it only prefetches.
-    overlapping = tuple(arch for arch in SHARED_LIMIT if arch >= OVERLAP_FROM)
-    older = tuple(arch for arch in SHARED_LIMIT if arch < OVERLAP_FROM)
+
+    def built_for(picked: bool, overlap: bool, early: bool) -> tuple[int, ...]:
+        """From compute capability 9.0 on an early tile overlaps the pairs kernel; before that it only prefetches."""
+        archs = tuple(SHARED_LIMIT) if picked else JUDGED_ON
+        return tuple(arch for arch in archs if not early or overlap == (arch >= OVERLAP_FROM))
+
     for block, root, early in itertools.product((16, 32, 64), (0, 1), (False, True)):
         constexprs = {"H": 16, "K": 128, "C": block, "ROOT": root, "EARLY": early, "SPLIT": True, "EMULATE": False}
         yield Variant(
             "gdn_tree_verify", _pairs_kernel, pairs, constexprs, label=f"pairs {block}{' root' * root}{' early' * early}",
-            architectures=overlapping if early else tuple(SHARED_LIMIT),
+            architectures=built_for(not root and not early, early, early),
         )  # fmt: skip
     signature = inputs | dict.fromkeys(("v_ptr", "a_ptr", "b_ptr"), "*bf16")
     signature |= {"a_log_ptr": "*fp32", "dt_ptr": "*fp32", "state_ptr": "*fp32", "slot_ptr": "*i32", "anc_ptr": "*i32",
@@ -393,5 +396,5 @@ def variants() -> Iterator[Variant]:
             yield Variant(
                 "gdn_tree_verify", _gdn_tree_verify_kernel, signature, constexprs, num_warps=config.warps,
                 label=f"{config.label} {config.solve} single={single}",
-                architectures=overlapping if overlap else older if config.early else tuple(SHARED_LIMIT),
+                architectures=built_for(config in CONFIGS, overlap, config.early),
             )  # fmt: skip

@@ -14,7 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import MULTIPROCESSORS, SHARED_LIMIT, Variant, device_limit, interpreting, require, require_runnable
+from .common import (
+    JUDGED_ON,
+    MULTIPROCESSORS,
+    SHARED_LIMIT,
+    Variant,
+    device_limit,
+    interpreting,
+    require,
+    require_runnable,
+)  # fmt: skip
 
 LOG2E = 1.4426950408889634
 MAX_SPLITS = 32
@@ -326,7 +335,8 @@ def variants() -> Iterator[Variant]:
     }  # fmt: skip
     for dim, configs in CONFIGS.items():
         for config in configs + CANDIDATES.get(dim, ()):
-            fits = tuple(arch for arch, limit in SHARED_LIMIT.items() if shared_bytes(dim, config) <= limit)
+            archs = tuple(SHARED_LIMIT) if config in configs else JUDGED_ON
+            fits = tuple(arch for arch in archs if shared_bytes(dim, config) <= SHARED_LIMIT[arch])
             for before in (False, True):
                 constexprs = {
                     "GROUP": 6, "D": dim, "BM": config.bm, "BN": config.bn, "PAGE": 1, "STARTS": False,
