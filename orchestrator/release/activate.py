@@ -116,7 +116,7 @@ class Activation:
             self._require_guard(token, previous)
         self.apply_definition(target)
         at("defined")
-        self._require_guard(token, previous)
+        self._require_guard(token, previous, redefined=True)
         self.services.start(self.unit)
         down = time.monotonic() - stopped
         self.store.point_current(target.id)
@@ -164,12 +164,17 @@ class Activation:
             log(f"{target.id} is brought back without the host's own guard: {error}")
             return ""
 
-    def _require_guard(self, token: str, previous: Manifest) -> None:
-        """What the host does after this look undoes our drop-in; what it did before is repeated here."""
+    def _require_guard(self, token: str, previous: Manifest, *, redefined: bool = False) -> None:
+        """What the host does after this look undoes our drop-in; what it did before is repeated here.
+
+        redefined: what the host started may have been started with our definition, so it is started anew.
+        """
         status = self.deadman.status()
         if status.state == "armed" and status.token == token:
             return
         self.apply_definition(previous)
+        if redefined:
+            self.services.stop(self.unit)
         self.services.start(self.unit)
         raise SwitchLost(
             f"host {self.store.transport.host!r}: the dead man's switch {status.state} while releases were being "

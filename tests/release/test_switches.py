@@ -92,6 +92,26 @@ def test_a_switch_that_the_host_undid_meanwhile_starts_nothing_unguarded(
     assert look(session.activation()).serving == source.id
 
 
+def test_what_the_host_started_with_our_definition_is_started_anew(
+    session: HostSession, built: tuple[Manifest, Manifest]
+) -> None:
+    source, release = built
+
+    def cross(point: str) -> None:
+        if (
+            point == "stopped"
+        ):  # the host goes back, and starts the unit when our definition has already replaced its own
+            session.deadman.fire(session.deadman.status().token)
+            session.services.stop("sglang")
+        if point == "defined":
+            session.services.start("sglang")
+
+    with pytest.raises(SwitchLost, match="serves again"):
+        session.activation().switch(release, source, deadline_s=60, at=cross)
+    assert ask(session)["argv"][-1] == "LINEAR"
+    assert look(session.activation()).serving == source.id
+
+
 def test_settle_ends_what_a_killed_operator_left(session: HostSession, built: tuple[Manifest, Manifest]) -> None:
     source, release = built
     activation = session.activation()
