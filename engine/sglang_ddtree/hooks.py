@@ -156,11 +156,6 @@ GPU_HOOKS = (
         "sglang.srt.models.qwen3_5:Qwen3_5GatedDeltaNet.forward", "instance", ("self", "hidden_states", "forward_batch"),
         "verify passes read the projections in place",
     ),
-    Hook(
-        "sglang.jit_kernel.flash_attention:flash_attn_with_kvcache", "call",
-        ("q", "k_cache", "v_cache", "page_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale", "causal",
-         "num_splits", "return_softmax_lse"), "reads the prefix with SGLANG_DDTREE_PREFIX=fa3",
-    ),
     Hook("sglang.srt.mem_cache.memory_pool:KVWriteLoc", "call", (), "K and V of the verify rows go to the pool"),
     Hook(
         "sglang.srt.server_args:ServerArgs._handle_mamba_radix_cache", "patch", ("self", "model_arch"),

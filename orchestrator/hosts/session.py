@@ -12,8 +12,8 @@ from pathlib import Path
 from orchestrator.errors import OrchestrateError
 from orchestrator.hosts import secrets
 from orchestrator.hosts.inventory import HostConfig
-from orchestrator.hosts.recent import Recent
 from orchestrator.openai.endpoint import Endpoint
+from orchestrator.recent import Recent
 from orchestrator.release.activate import Activation
 from orchestrator.release.deadman import Deadman, ProcessTrigger
 from orchestrator.release.layout import Layout

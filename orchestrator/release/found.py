@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from orchestrator.errors import OrchestrateError, UsageError
-from orchestrator.hosts.recent import Recent
+from orchestrator.recent import Recent
 from orchestrator.release.launch import Launch
 from orchestrator.release.manifest import EnvironmentFacts, Manifest
 from orchestrator.release.store import ReleaseStore

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.remote.services import ServiceUnit
 from orchestrator.transport.embedded import embedded_home, remove_embedded
+from tasks.other_server import find_server
 from tests.bench import stub_server
 from tests.e2e.conftest import free_ports
 
@@ -145,3 +148,32 @@ def test_what_cannot_be_the_arm_is_named(place: Place) -> None:
     )
     with place.by_hand(algorithm="EAGLE", nodes=3):
         assert "serves EAGLE, and DDTREE is needed" in refused(str(place.port + 1), 2)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "heard"), [({}, None), ({"tree_server_api_key": "env:OWN_KEY"}, "Bearer of-its-own")]
+)
+def test_it_is_told_its_own_key_and_never_the_services(
+    place: Place, monkeypatch: pytest.MonkeyPatch, secrets: dict[str, str], heard: str | None
+) -> None:
+    keys: list[str | None] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            keys.append(self.headers.get("Authorization"))
+            known = self.path == "/v1/models"
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            self.wfile.write(b'{"data": [{"id": "theirs"}]}' if known else b"")
+
+        def log_message(self, *_: Any) -> None: ...
+
+    monkeypatch.setenv("SERVICE_KEY", "of-the-service")
+    monkeypatch.setenv("OWN_KEY", "of-its-own")
+    config = place.session.config.model_copy(update={"secrets": {"api_key": "env:SERVICE_KEY", **secrets}})
+    with ThreadingHTTPServer(("127.0.0.1", place.port + 1), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = find_server(replace(place.session, config=config, resolved={}), str(place.port + 1))
+        server.shutdown()
+    assert found.model == "theirs"
+    assert set(keys) == {heard}

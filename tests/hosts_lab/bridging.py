@@ -15,20 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.graph.model import TaskContext
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
-from orchestrator.release.build import with_launch
-from orchestrator.release.launch import with_flags
-from orchestrator.release.manifest import Manifest
 from orchestrator.store.store import Store
-from tasks.launch import ALGORITHM, WIDTH
-from tasks.linear import linear_release
-from tasks.samples import SAMPLE_PROMPTS, Sample, default_prompts, take_samples
-from tasks.takeover import KEY, TakeOver
+from tasks.launch import ALGORITHM
+from tasks.samples import SAMPLE_PROMPTS, default_prompts, take_samples
+from tasks.takeover import KEY
 from tests.hosts_lab import lab, scene
 from tests.hosts_lab.lab import LabHost
 from tests.rolling.test_router import Ctx
+from tests.to_tree import ToTree
 
 WARM_UP_S = 5
 STANDIN = "sglang-standin.service"
@@ -66,26 +62,6 @@ def config(machine: LabHost, **service: object) -> HostConfig:
     """confirm_s and drain_timeout_s are short, so that a host whose operator is gone goes back within a test."""
     wish = {"unit": "sglang.service", "port": scene.PORT, "start_timeout_s": 60, "drain_timeout_s": 10, **service}
     return machine.config(service=wish)
-
-
-class ToTree(TakeOver):
-    """The program's cut-over, to the same server started as a tree; `more` are further words of its command."""
-
-    algorithm = "DDTREE"
-
-    def __init__(self, samples: list[Sample], *more: str) -> None:
-        self._samples, self._more = samples, more
-
-    def previous(self, ctx: TaskContext, replica: HostSession) -> Manifest:
-        return linear_release(ctx, replica)
-
-    def target(self, ctx: TaskContext, replica: HostSession) -> Manifest:
-        linear = linear_release(ctx, replica)
-        argv = (*with_flags(linear.launch.argv, {ALGORITHM: "DDTREE", WIDTH: "16"}), *self._more)
-        return with_launch(linear, linear, linear.launch.model_copy(update={"argv": argv}), "dflash")
-
-    def expected(self, ctx: TaskContext) -> list[Sample]:
-        return self._samples
 
 
 @dataclass

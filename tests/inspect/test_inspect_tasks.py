@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.hosts.recent import Recent
+from orchestrator.recent import Recent
 from tasks.inspect_model import InspectModel, ModelsDoNotFit
 from tasks.inspect_sglang import InspectSglang, ServiceChanged
 from tasks.inspect_vllm import InspectVllm

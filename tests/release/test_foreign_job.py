@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import OrchestrateError
-from orchestrator.hosts.recent import Recent
 from orchestrator.hosts.session import HostSession
+from orchestrator.recent import Recent
 from orchestrator.remote.services import ServiceUnit
 from tasks.preflight import AcceleratorFree
 

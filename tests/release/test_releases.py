@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.errors import LockedError, OrchestrateError, UsageError
 from orchestrator.hosts import lock
-from orchestrator.hosts.recent import Recent
 from orchestrator.hosts.session import HostSession
+from orchestrator.recent import Recent
 from orchestrator.release import build
 from orchestrator.release.drift import drift_of
 from orchestrator.release.found import find_service

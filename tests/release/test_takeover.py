@@ -12,46 +12,24 @@ import pytest
 
 from orchestrator import operations
 from orchestrator.errors import ExitCode
-from orchestrator.graph.model import GraphSpec, TaskContext, TaskSpec
+from orchestrator.graph.model import GraphSpec, TaskSpec
 from orchestrator.graph.runner import RunResult
 from orchestrator.hosts.inventory import HostConfig, Inventory
 from orchestrator.hosts.readiness import wait_ready
-from orchestrator.hosts.session import HostSession, open_session
-from orchestrator.release.build import with_launch
+from orchestrator.hosts.session import open_session
 from orchestrator.release.deadman import Deadman
-from orchestrator.release.launch import flag_value, with_flags
-from orchestrator.release.manifest import Manifest
+from orchestrator.release.launch import flag_value
 from orchestrator.remote.services import RestorePlan, ServiceUnit
 from orchestrator.store.store import open_store
 from orchestrator.transport.embedded import embedded_home, remove_embedded
-from tasks.launch import ALGORITHM, WIDTH
-from tasks.linear import linear_release
+from tasks.launch import ALGORITHM
 from tasks.replicas import GPU_FREE_S
 from tasks.rollback import BackAsFound, RollBack
-from tasks.samples import SAMPLE_PROMPTS, Sample, default_prompts, take_samples
-from tasks.takeover import KEY, TakeOver
+from tasks.samples import SAMPLE_PROMPTS, default_prompts, take_samples
+from tasks.takeover import KEY
+from tests.to_tree import ToTree
 
 STANDIN = Path(__file__).resolve().parents[1] / "rolling" / "standin.py"
-
-
-class ToTree(TakeOver):
-    """The program's cut-over, to the stand-in started as a tree; `more` are further words of its command."""
-
-    algorithm = "DDTREE"
-
-    def __init__(self, expected: list[Sample], *more: str) -> None:
-        self._expected, self._more = expected, more
-
-    def previous(self, ctx: TaskContext, replica: HostSession) -> Manifest:
-        return linear_release(ctx, replica)
-
-    def target(self, ctx: TaskContext, replica: HostSession) -> Manifest:
-        linear = linear_release(ctx, replica)
-        argv = (*with_flags(linear.launch.argv, {ALGORITHM: "DDTREE", WIDTH: "16"}), *self._more)
-        return with_launch(linear, linear, linear.launch.model_copy(update={"argv": argv}), "dflash")
-
-    def expected(self, ctx: TaskContext) -> list[Sample]:
-        return self._expected
 
 
 @pytest.fixture

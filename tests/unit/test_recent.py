@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from orchestrator.hosts.recent import Recent
+from orchestrator.recent import Recent
 
 
 def test_a_value_is_made_once_until_it_is_old() -> None:
