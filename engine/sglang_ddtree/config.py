@@ -31,7 +31,7 @@ class DDTreeConfig:
     state_free: bool = True
     trace: str | None = None
     trace_bytes: int = 64 << 20
-    prefix: str = "own"
+    prefix: str = "auto"
     widths: tuple[Width, ...] = ()
     start: Policy | None = None
 
@@ -72,7 +72,7 @@ class DDTreeConfig:
             off_spine_penalty=_number(env, "SGLANG_DDTREE_OFF_SPINE", 0.0),
             state_free=_integer(env, "SGLANG_DDTREE_STATE_FREE", 1, 0, 1) == 1,
             trace=env.get("SGLANG_DDTREE_TRACE") or None,
-            prefix=_choice(env, "SGLANG_DDTREE_PREFIX", ("own", "fa3")),
+            prefix=_choice(env, "SGLANG_DDTREE_PREFIX", ("auto", "own", "fa3")),
             trace_bytes=_integer(env, "SGLANG_DDTREE_TRACE_MB", 64, 1, 1 << 20) << 20,
         )
 

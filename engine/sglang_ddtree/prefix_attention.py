@@ -4,12 +4,36 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from .kernels.common import MULTIPROCESSORS
+
 # Where SGLang's lines keep it: 0.5.16; later ones; its kernel package.
 PLACES = ("sglang.jit_kernel.flash_attention", "sglang.kernels.ops.attention.flash_attention", "sgl_kernel.flash_attn")
+
+FLASH_ROWS = 128  # rows of one of its programs at head size 256: the query heads of a KV head side by side
+FEWEST_ROWS = 256  # rows of a batch from which it is faster on an H200; fewer rows are bound by the launch it adds
+
+
+@dataclass(frozen=True)
+class PrefixKernel:
+    """FlashAttention and the ``fewest_rows`` of a batch (requests x rows of a tree) that it is given."""
+
+    flash: Callable[..., Any]
+    fewest_rows: int = 0
+
+    def serves(self, q: torch.Tensor, k_buffer: torch.Tensor) -> bool:
+        """Whether it takes these rows; a cache of another type than q's is left to our own kernel."""
+        return q.shape[0] >= self.fewest_rows and q.dtype == k_buffer.dtype
+
+
+def prefix_parts(bs: int, width: int, kv_heads: int, group: int) -> int:
+    """Parts of the prefix that keep every multiprocessor busy once; FlashAttention itself chooses too many for a full GPU."""
+    programs = bs * kv_heads * -(-width * group // FLASH_ROWS)
+    return max(1, min(32, MULTIPROCESSORS // programs))
 
 
 def flash_attention() -> Callable[..., Any] | None:

@@ -12,8 +12,15 @@ from typing import Any
 import torch
 
 from .kernels.common import device_limit
-from .kernels.tree_attention import CONFIGS, AttentionScratch, pick_config, pick_splits, tree_attention
-from .prefix_attention import flash_attention, prefix_attention
+from .kernels.tree_attention import (
+    AFTER_PREFIX,
+    CONFIGS,
+    AttentionScratch,
+    pick_config,
+    pick_splits,
+    tree_attention,
+)  # fmt: skip
+from .prefix_attention import FEWEST_ROWS, PrefixKernel, flash_attention, prefix_attention, prefix_parts
 from .static_tree import StaticTree
 
 
@@ -41,23 +48,29 @@ def widen_page_table(backend: Any, tokens: int) -> None:
     backend.max_num_pages = -(-backend.max_context_len // backend.page_size)
 
 
-def prefix_kernel(name: str, backend: Any) -> Callable[..., Any] | None:
-    """FlashAttention where ``SGLANG_DDTREE_PREFIX`` asks for it, and this backend and machine have it; None: our own kernel."""
-    if name == "own":
+def prefix_kernel(name: str, backend: Any, deterministic: bool = False) -> PrefixKernel | None:
+    """Who reads the prefix for this backend on this machine; None: our own kernel for every batch.
+
+    ``auto``: FlashAttention for large batches where it is there, and never where outputs may not depend on the batch;
+    ``fa3``: always; ``own``: never.
+    """
+    if name == "own" or (name == "auto" and deterministic):
         return None
-    flash = flash_attention()
-    if flash is None or not hasattr(backend, "max_num_pages"):
-        raise ValueError(
-            "SGLANG_DDTREE_PREFIX=fa3 needs --attention-backend fa3 on a GPU of compute capability 9.0: leave it out."
-        )
-    return flash
+    flash = flash_attention() if hasattr(backend, "max_num_pages") else None
+    if flash is not None:
+        return PrefixKernel(flash, FEWEST_ROWS if name == "auto" else 0)
+    if name == "auto":
+        return None
+    raise ValueError(
+        "SGLANG_DDTREE_PREFIX=fa3 needs --attention-backend fa3 on a GPU of compute capability 9.0: leave it out."
+    )
 
 
 class TreeVerifyAttention:
     """Replaces ``forward_extend`` of one full-attention backend for verify passes."""
 
-    def __init__(self, backend: Any, tree: StaticTree, flash: Callable[..., Any] | None = None) -> None:
-        self.backend, self.tree, self.flash = backend, tree, flash
+    def __init__(self, backend: Any, tree: StaticTree, prefix: PrefixKernel | None = None) -> None:
+        self.backend, self.tree, self.prefix = backend, tree, prefix
         self._prefill = backend.forward_extend
         # Graphs captured earlier keep using the scratch they saw, so no scratch is ever freed.
         self._scratches: list[AttentionScratch] = []
@@ -85,33 +98,40 @@ class TreeVerifyAttention:
         bs = rows // self.tree.width
         table, starts, page_size = self._table()
         kv_heads = k_buffer.shape[1]
-        config = pick_config(dim, device_limit(q))
-        splits = 1 if self.flash else pick_splits(bs, self.tree.width, kv_heads, heads // kv_heads, config)
+        group = heads // kv_heads
+        per_head = q.view(rows, heads, dim)
+        if self.prefix is not None and self.prefix.serves(per_head, k_buffer):
+            config, splits = AFTER_PREFIX, 1
+            before = self._before(self.prefix.flash, per_head, k_buffer, v_buffer, table, bs, layer.scaling)
+        else:
+            config, before = pick_config(dim, device_limit(q)), None
+            splits = pick_splits(bs, self.tree.width, kv_heads, group, config)
         out = tree_attention(
-            q.view(rows, heads, dim), k_buffer, v_buffer, table, self.tree.prefix[:bs],
+            per_head, k_buffer, v_buffer, table, self.tree.prefix[:bs],
             forward_batch.out_cache_loc.view(bs, -1), self.tree.bits[:bs], layer.scaling,
             starts=starts, page_size=page_size, splits=splits, config=config,
-            scratch=self._scratch_for(rows, heads, dim, splits, q.device),
-            before=self._before(q.view(rows, heads, dim), k_buffer, v_buffer, table, bs, layer.scaling),
+            scratch=self._scratch_for(rows, heads, dim, splits, q.device), before=before,
         )  # fmt: skip
         return out.view(rows, heads * dim)
 
     def _before(
         self,
+        flash: Callable[..., Any],
         q: torch.Tensor,
         k_buffer: torch.Tensor,
         v_buffer: torch.Tensor,
         table: torch.Tensor,
         bs: int,
         scale: float,
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The prefix's part from FlashAttention, whose metadata has the page table and each request's first row."""
-        if self.flash is None:
-            return None
         starts = self.backend.forward_metadata.cu_seqlens_q[: bs + 1]
         lengths = self.tree.prefix[:bs].to(torch.int32)
-        page_size = int(self.backend.page_size)
-        return prefix_attention(self.flash, q, k_buffer, v_buffer, table, lengths, starts, scale, page_size=page_size)
+        kv_heads = k_buffer.shape[1]
+        return prefix_attention(
+            flash, q, k_buffer, v_buffer, table, lengths, starts, scale, page_size=int(self.backend.page_size),
+            parts=prefix_parts(bs, self.tree.width, kv_heads, q.shape[1] // kv_heads),
+        )  # fmt: skip
 
     def _store(self, pool: Any, layer: Any, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         from sglang.srt.mem_cache.memory_pool import KVWriteLoc

@@ -79,7 +79,8 @@ class GraphDDTreeWorker(DDTreeWorker):
         full = getattr(backend, "full_attn_backend", backend)
         for attention in (full, self.draft_model_runner.attn_backend):
             widen_page_table(attention, 2 * self.config.width)
-        TreeVerifyAttention(full, self.tree, prefix_kernel(self.config.prefix, full))
+        deterministic = bool(getattr(self.server_args, "enable_deterministic_inference", False))
+        TreeVerifyAttention(full, self.tree, prefix_kernel(self.config.prefix, full, deterministic))
         if self._states is not None:
             self._states.attach(self._gdn_backend().linear_attn_backend)
 

@@ -24,15 +24,19 @@ from ..kernels.common import device_limit, interpreting
 from ..kernels.gdn_tree_verify import VerifyScratch, gdn_tree_verify
 from ..kernels.reference.gdn_tree_verify import gdn_tree_verify as plain_verify
 from ..kernels.reference.tree_attention import tree_attention as plain_attention
-from ..prefix_attention import flash_attention, prefix_attention
+from ..prefix_attention import flash_attention, prefix_attention, prefix_parts
 from ..selftest_data import HybridShape, Outcome, Random, relative
 from ..selftest_state import REAL, split_heads, verify_error
 from .inputs import HEADS, AttentionInputs
 from .judge import Arm, Row, Shape, Timer, judge, table
 from .report import write_result
 
-VERIFY = tuple((width, bs) for width in (16, 17, 32, 33, 64, 65, 256) for bs in (1, 8))
-ATTENTION = ((32, 8, 4096), (64, 8, 4096), (32, 8, 256), (64, 8, 256), (64, 1, 4096), (64, 1, 256), (256, 1, 256))
+VERIFY = tuple((width, bs) for width in (16, 17, 32, 33, 64, 65, 128, 129, 256, 257) for bs in (1, 8))
+ROWS = ((16, 8), (32, 8), (64, 8), (64, 1), (64, 2), (64, 4), (128, 1), (256, 1))  # (rows of a tree, requests)
+DENSE = (32, 8, 128)  # heads of a dense Qwen3 of 8 billion parameters
+ATTENTION = tuple((width, bs, context, HEADS) for width, bs in ROWS for context in (256, 4096)) + tuple(
+    (width, bs, context, DENSE) for width, bs in ((32, 8), (64, 1), (64, 8)) for context in (256, 4096)
+)
 ODD = (17, 66)
 VERIFY_LIMIT, ATTENTION_LIMIT = 3e-3, 6e-3  # relative errors of bfloat16 outputs, as in the self-test
 Prefix = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -126,8 +130,10 @@ def attention_shape(
     tiles = _attention_tiles(heads[2], device_limit(out))
     arms = [tile(config) for config in tiles]
     if prefix is not None:
-        arms += [joined(prefix, config, parts) for config in tiles[:2] for parts in (0, 1)]
-    return Shape("tree_attention", {"width": width, "bs": bs, "context": context}, arms)
+        parts = prefix_parts(bs, width, heads[1], heads[0] // heads[1])
+        tree_tiles = dict.fromkeys((tree_attention.AFTER_PREFIX, tiles[0]))
+        arms += [joined(prefix, config, some) for config in tree_tiles for some in dict.fromkeys((parts, 0, 1))]
+    return Shape("tree_attention", {"width": width, "bs": bs, "context": context, "head": heads[2]}, arms)
 
 
 def _attention_tiles(dim: int, limit: int) -> list[tree_attention.AttentionConfig]:
@@ -145,9 +151,9 @@ def shapes(ops: set[str]) -> Iterator[tuple[str, dict[str, int], Callable[[], Sh
         for width, bs in VERIFY:
             yield "gdn_tree_verify", {"width": width, "bs": bs}, functools.partial(verify_shape, width, bs)
     if "tree_attention" in ops:
-        for width, bs, context in ATTENTION:
-            sizes = {"width": width, "bs": bs, "context": context}
-            yield "tree_attention", sizes, functools.partial(attention_shape, width, bs, context, prefix)
+        for width, bs, context, heads in ATTENTION:
+            sizes = {"width": width, "bs": bs, "context": context, "head": heads[2]}
+            yield "tree_attention", sizes, functools.partial(attention_shape, width, bs, context, prefix, heads)
 
 
 def measure(ops: set[str], timer: Timer, rounds: int, keep: Callable[[list[Row]], None]) -> list[Row]:

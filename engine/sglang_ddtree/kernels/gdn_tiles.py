@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 
@@ -46,44 +46,45 @@ class VerifyConfig:
 
 # Every entry is tested (selftest, interpreter tests) before the launcher may pick it.  Several chunks of a 64-row tile
 # gave wrong outputs on an H200 with Triton 3.6 where there was more than one tile: there is no such entry.
-FEW_16, FEW_32 = VerifyConfig(16, 64, 1, 8), VerifyConfig(32, 64, 1, 8)
-MANY_16, MANY_32, MOST_32 = VerifyConfig(16, 64, 2, 4), VerifyConfig(32, 128, 1, 8), VerifyConfig(32, 128, 1, 4)
+FEW_16 = VerifyConfig(16, 64, 1, 8, early=True)
+FEW_32 = VerifyConfig(32, 64, 1, 8, early=True)
+MANY_16 = VerifyConfig(16, 64, 2, 4)
+WIDE_32 = VerifyConfig(32, 128, 1, 8, pair=16, early=True)
+MOST_32 = VerifyConfig(32, 128, 1, 4, early=True)
 SMALL_HEADS = VerifyConfig(16, 16, 1, 4, "tf32x3")
-CONFIGS = (FEW_16, FEW_32, MANY_16, MANY_32, MOST_32, SMALL_HEADS)
-# Verified like the others, picked by nothing: ``bench.candidates`` says where one should be.
+ROOTED = {config: replace(config, root=True) for config in (WIDE_32, MOST_32)}
+CONFIGS = (FEW_16, FEW_32, MANY_16, WIDE_32, MOST_32, *ROOTED.values(), SMALL_HEADS)
+# Verified like the others, picked by nothing: ``bench.candidates`` says where one should be, on another GPU perhaps.
 CANDIDATES = (
-    VerifyConfig(32, 128, 1, 8, root=True),
-    VerifyConfig(32, 128, 1, 8, root=True, early=True),
-    VerifyConfig(32, 128, 1, 8, root=True, early=True, pair=16),
-    VerifyConfig(32, 128, 1, 4, root=True),
-    VerifyConfig(32, 128, 1, 4, root=True, early=True),
-    VerifyConfig(32, 64, 1, 8, root=True, early=True),
+    VerifyConfig(16, 64, 1, 8),
     VerifyConfig(16, 64, 1, 8, root=True, early=True),
-    VerifyConfig(16, 64, 2, 4, root=True, early=True),
-    VerifyConfig(64, 64, 1, 8, root=True),
-    *(
-        VerifyConfig(tile.rows, tile.bv, tile.chunks, tile.warps, early=True)
-        for tile in (FEW_16, FEW_32, MANY_16, MANY_32, MOST_32)
-    ),
-    VerifyConfig(32, 128, 1, 8, early=True, pair=16),
+    VerifyConfig(32, 64, 1, 8),
+    VerifyConfig(32, 64, 1, 8, root=True, early=True),
+    VerifyConfig(32, 128, 1, 8, early=True),
+    VerifyConfig(32, 128, 1, 4),
 )
+ROOT_UNTIL = 160  # rows: beyond, the root's work as vectors in every tile costs more than the tile that it saves
 
 
 def pick_config(width: int, programs: int, value_dim: int) -> VerifyConfig:
     """The fastest tile on an H200 for ``programs`` = requests x value heads of ``width`` rows.
 
     Few programs: many warps and small tiles, for the shortest time of one.  Many: the least work in all, so the row
-    weights are made once for all value channels, and short trees leave no tile of 32 rows half empty.
+    weights are made once for all value channels, and short trees leave no tile of 32 rows half empty.  Where the root
+    alone would need a tile, the first tile of its children takes it.
     """
-    few = programs * triton.cdiv(width, 32) < MULTIPROCESSORS
+    root = width % 32 == 1 and 1 < width < ROOT_UNTIL
+    tiles = int(triton.cdiv(width - root, 32))
+    few = programs * tiles < MULTIPROCESSORS
     if width <= 16:
         config = FEW_16 if few else MANY_16
-    elif width <= 32:
-        config = FEW_32 if few else MANY_32
-    elif few:
-        config = MANY_32
+    elif width <= 32 and few:
+        config = FEW_32
+    elif few or tiles == 1:
+        config = WIDE_32
     else:
-        config = MANY_16 if width < 96 and (width - 1) % 32 < 16 else MOST_32
+        config = MANY_16 if width < 96 and 1 < width % 32 <= 16 else MOST_32
+    config = ROOTED.get(config, config) if root else config
     return config if value_dim % (config.bv * config.chunks) == 0 else SMALL_HEADS
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -377,16 +377,16 @@ def variants() -> Iterator[Variant]:
         constexprs = {"H": 16, "K": 128, "C": block, "ROOT": root, "EARLY": early, "SPLIT": True, "EMULATE": False}
         yield Variant(
             "gdn_tree_verify", _pairs_kernel, pairs, constexprs, label=f"pairs {block}{' root' * root}{' early' * early}",
-            architectures=built_for(not root and not early, early, early),
+            architectures=built_for(True, early, early),
         )  # fmt: skip
     signature = inputs | dict.fromkeys(("v_ptr", "a_ptr", "b_ptr"), "*bf16")
     signature |= {"a_log_ptr": "*fp32", "dt_ptr": "*fp32", "state_ptr": "*fp32", "slot_ptr": "*i32", "anc_ptr": "*i32",
                   "dep_ptr": "*i32", "bits_ptr": "*i64", "o_ptr": "*bf16", "T": "i32", "W": "i32", "tiles": "i32"} | scratch  # fmt: skip
     strides = ("stride_q", "stride_k", "stride_v", "stride_a", "stride_b", "stride_slot", "stride_head")
     signature |= dict.fromkeys(strides, "i32") | {"scale": "fp32"}
-    for config in CONFIGS + CANDIDATES:
-        if config.pair:  # the same tile is there without
-            continue
+    picked = {replace(config, pair=0) for config in CONFIGS}
+    # The size of a block of pairs makes no other tile of the verify itself.
+    for config in dict.fromkeys(replace(config, pair=0) for config in CONFIGS + CANDIDATES):
         for single, overlap in itertools.product((True, False), (False, True) if config.early else (False,)):
             constexprs = {
                 "H": 16, "GROUP": 3, "K": 128, "V": 128, "L": 15, "D": 16, "BV": config.bv, "CHUNKS": config.chunks,
@@ -396,5 +396,5 @@ def variants() -> Iterator[Variant]:
             yield Variant(
                 "gdn_tree_verify", _gdn_tree_verify_kernel, signature, constexprs, num_warps=config.warps,
                 label=f"{config.label} {config.solve} single={single}",
-                architectures=built_for(config in CONFIGS, overlap, config.early),
+                architectures=built_for(config in picked, overlap, config.early),
             )  # fmt: skip
