@@ -71,6 +71,11 @@ class TreeVerifyAttention:
 
     def __init__(self, backend: Any, tree: StaticTree, prefix: PrefixKernel | None = None) -> None:
         self.backend, self.tree, self.prefix = backend, tree, prefix
+        # The backend's metadata has the first rows of the widest tree's requests only.
+        self._first_rows = {
+            width: torch.arange(0, tree.max_bs * width + 1, width, dtype=torch.int32, device=tree.prefix.device)
+            for width in (tree.widths if prefix is not None else ())
+        }
         self._prefill = backend.forward_extend
         # Graphs captured earlier keep using the scratch they saw, so no scratch is ever freed.
         self._scratches: list[AttentionScratch] = []
@@ -124,8 +129,8 @@ class TreeVerifyAttention:
         bs: int,
         scale: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The prefix's part from FlashAttention, whose metadata has the page table and each request's first row."""
-        starts = self.backend.forward_metadata.cu_seqlens_q[: bs + 1]
+        """The prefix's part from FlashAttention, over the page table of the backend's metadata."""
+        starts = self._first_rows[self.tree.width][: bs + 1]
         lengths = self.tree.prefix[:bs].to(torch.int32)
         kv_heads = k_buffer.shape[1]
         return prefix_attention(

@@ -39,7 +39,8 @@ def flash(**asked: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
 @pytest.mark.parametrize("page", [1, 16])
 def test_rows_see_their_prefix_and_their_ancestors(kernel: Any, page: int) -> None:
     random = Random(5, "cpu")
-    tree = StaticTree(BS + 1, WIDTH, 15, "cpu")
+    tree = StaticTree(BS + 1, [WIDTH, 2 * WIDTH], 15, "cpu")
+    tree.use(0)
     tables = random.tree(BS, WIDTH - 1, 15)
     tree.bits[:BS] = bits = ancestor_bits(tables)
     prefix = torch.tensor([70, 0, 9])
@@ -47,11 +48,11 @@ def test_rows_see_their_prefix_and_their_ancestors(kernel: Any, page: int) -> No
     k, v = (random.normal(SLOTS, KV_HEADS, DIM, dtype=torch.float16) for _ in range(2))
     pages = random.permutation(256 // page)[: BS * (80 // page)].view(BS, -1).int()
     rows = 256 + random.permutation(256)[: BS * WIDTH].view(BS, WIDTH)
-    starts = torch.arange(0, (BS + 1) * WIDTH + 1, WIDTH, dtype=torch.int32)
+    widest = torch.arange(0, (BS + 1) * 2 * WIDTH + 1, 2 * WIDTH, dtype=torch.int32)  # as SGLang's metadata has them
     backend = SimpleNamespace(
         forward_extend=lambda *_, **__: "prefill", page_size=page,
         token_to_kv_pool=SimpleNamespace(get_kv_buffer=lambda layer: (k, v)),
-        forward_metadata=SimpleNamespace(page_table=pages, cu_seqlens_q=starts),
+        forward_metadata=SimpleNamespace(page_table=pages, cu_seqlens_q=widest),
     )  # fmt: skip
     TreeVerifyAttention(backend, tree, kernel)
     q = random.normal(BS * WIDTH, HEADS * DIM, dtype=torch.float16)

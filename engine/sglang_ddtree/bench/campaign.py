@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from . import campaign_checks as checks
+from . import campaign_draws as draws
 from . import campaign_long as long
 from .campaign_checks import IdLists, timed
 from .campaign_plan import (
@@ -167,7 +168,7 @@ def step_checks(campaign: Campaign, plan: Plan, arm: str, asked: IdLists) -> Non
         campaign.add(row)
     else:
         check("greedy beside sampled", lambda: checks.beside_sampled(reference, tree, asked))
-        check("sampling", lambda: checks.sampling(reference, tree, asked[0], 1536), needs=20)
+        check("sampling", lambda: draws.sampling(reference, tree, asked[0], 1536), needs=20)
 
 
 def variant_checks(campaign: Campaign, plan: Plan, arm: str, asked: IdLists) -> None:
@@ -196,7 +197,7 @@ def variant_checks(campaign: Campaign, plan: Plan, arm: str, asked: IdLists) -> 
     elif arm == "broken draft":
         campaign.check(plan, "draft of NaN", lambda: checks.broken_draft(reference, server, asked))
     elif arm == SEEDED[1] and campaign.up(plan, SEEDED[0]):
-        campaign.check(plan, "seeds", lambda: checks.seeds(servers[SEEDED[0]], server, asked[:6]))
+        campaign.check(plan, "seeds", lambda: draws.seeds(servers[SEEDED[0]], server, asked[:6]))
         servers[SEEDED[0]].stop()
     if arm not in COMPARED:
         server.stop()  # an idle scheduler still spins, and the others need the processors

@@ -15,12 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .campaign_long import compared
-from .campaign_plan import Reference
-from .chi_squared import homogeneity
 from .serve import TIE_NATS, classified, mixed_batch, parity
 from .server import Server
 
-P_LEAST = 1e-4  # a dozen tests: a right server fails one of them once in a thousand runs
 IdLists = list[list[int]]
 
 
@@ -174,63 +171,6 @@ def beside_sampled(reference: Server, arm: Server, asked: IdLists) -> dict[str, 
     want = reference.generate(asked[0], 64)["output_ids"]
     same = classified(reference, asked[:1], [want], [found.pop("greedy_ids")])
     return {"ok": not same["different"], **found, **same}
-
-
-def sampling(reference: Server, arm: Server, prompt: list[int], draws: int, batch: int = 32) -> dict[str, Any]:
-    """The distribution of sampled continuations against the reference's; a hotter one must be told apart."""
-    settings: dict[str, dict[str, Any]] = {
-        "T 0.7": {"temperature": 0.7}, "T 1.0": {"temperature": 1.0}, "T 1.0 top-p 0.8": {"temperature": 1.0, "top_p": 0.8},
-        "T 1.0 top-k 8": {"temperature": 1.0, "top_k": 8}, "T 0.7 top-k 20 top-p 0.9": {"temperature": 0.7, "top_k": 20, "top_p": 0.9},
-        "T 1.0 min-p 0.1": {"temperature": 1.0, "min_p": 0.1},
-    }  # fmt: skip
-    rows, ok, seen = {}, True, {}
-    for name, extra in settings.items():
-        with ThreadPoolExecutor(2) as pool:
-            a, b = pool.map(lambda server, x=extra: _draw(server, prompt, draws, batch, x), (reference, arm))  # type: ignore[misc]
-        seen[name] = b
-        tests = {
-            # The second token is the first that a tree produced; pairs and the last token look further down the path.
-            "second token": homogeneity([x[1] for x in a], [x[1] for x in b]),
-            "first three": homogeneity([tuple(x[:3]) for x in a], [tuple(x[:3]) for x in b]),
-            "fifth token": homogeneity([x[4] for x in a], [x[4] for x in b]),
-        }
-        rows[name] = {k: {"chi2": s, "freedom": f, "p": p} for k, (s, f, p) in tests.items()}
-        ok &= all(p >= P_LEAST for *_, p in tests.values())
-    power = homogeneity([x[1] for x in seen["T 0.7"]], [x[1] for x in seen["T 1.0"]])[2]
-    return {"ok": ok and power < P_LEAST, "draws": draws, "p_of_two_temperatures": power, **rows}
-
-
-def seeds(reference: Server, arm: Server, asked: IdLists, tokens: int = 48) -> dict[str, Any]:
-    """Seeded sampling is repeatable, alone and in a batch, and draws what decoding token by token draws.
-
-    A seed fixes the noise, not the logits: where bfloat16 logits differ in their last bit, a draw at the edge between two
-    tokens can differ, so the share of answers equal to the reference's is given and most must be.
-    """
-    settings = [{"temperature": 0.8, "sampling_seed": 100 + i, "top_k": 40 if i % 2 else -1} for i in range(len(asked))]
-    once = [arm.generate(ids, tokens, **s)["output_ids"] for ids, s in zip(asked, settings, strict=True)]
-    again = [arm.generate(ids, tokens, **s)["output_ids"] for ids, s in zip(asked, settings, strict=True)]
-    wanted = [reference.generate(ids, tokens, **s)["output_ids"] for ids, s in zip(asked, settings, strict=True)]
-    other = arm.generate(asked[0], tokens, **{**settings[0], "sampling_seed": 7})["output_ids"]
-    equal = sum(a == b for a, b in zip(once, wanted, strict=True))
-    parts = [
-        next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), None)
-        for a, b in zip(once, wanted, strict=True)
-    ]
-    ok = once == again and 2 * equal > len(asked) and other != once[0]
-    return {"ok": ok, "repeated_equal": once == again, "equal_to_reference": equal, "of": len(asked), "parts_at": parts,
-            "another_seed_differs": other != once[0]}  # fmt: skip
-
-
-def _draw(server: Server, prompt: list[int], draws: int, batch: int, extra: dict[str, Any]) -> IdLists:
-    """``draws`` continuations of five tokens; the reference's are drawn once."""
-
-    def draw() -> IdLists:
-        found: IdLists = []
-        while len(found) < draws:
-            found += [x["output_ids"] for x in server.generate([prompt] * batch, 5, **extra)]
-        return found[:draws]
-
-    return server.once(json.dumps([prompt, draws, extra]), draw) if isinstance(server, Reference) else draw()
 
 
 def aborts(reference: Server, arm: Server, asked: IdLists, total: int = 200, aborted: int = 50) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     """A line per shape: what the default takes, what the best takes, and what to do; then every arm that is wrong."""
     lines = [f"{'op':<17} {'sizes':<32} {'default us':>24} {'best us':>34} {'ratio':>6}  verdict"]
     for verdict in (row for row in rows if "verdict" in row):
-        sizes = {key: verdict[key] for key in ("width", "bs", "context") if key in verdict}
+        sizes = {key: verdict[key] for key in ("width", "bs", "context", "head") if key in verdict}
         mine = [row for row in rows if row["op"] == verdict["op"] and all(row.get(k) == v for k, v in sizes.items())]
         timed = [row for row in mine if "us" in row]
         default = next((row for row in timed if row["default"]), None)
