@@ -34,7 +34,7 @@ LAYERS, HIDDEN, MLP, VOCAB, BLOCK = 64, 5120, 17408, 248320, 16
 POINTS = ((256, 1), (256, 8), (4096, 1), (4096, 8))
 MOST_ROWS = 520  # of a batch (8 requests of 64 nodes and their root); wider ones are all matrix products
 SHORT, LONG = 8, 40
-REPEATS = {256: 3, 4096: 2}  # long prompts take seconds to read
+REPEATS = {256: 3, 4096: 3}
 GOALS = (32, 64)  # rows that are measured at long contexts too
 PROFILED = (16, 32, 64, 256)  # of the two with 16 rows, the chain
 
@@ -215,7 +215,7 @@ def main() -> int:
             rows.append(row)
             print(json.dumps({key: value for key, value in row.items() if key != "all"}), flush=True)
             if options.json:  # after every row, so that an interrupted run leaves what it measured
-                prefix = os.environ.get("SGLANG_DDTREE_PREFIX", "own")
+                prefix = os.environ.get("SGLANG_DDTREE_PREFIX", "auto")
                 write_result(options.json, "step", rows, backend=options.backend, prefix=prefix)
     return 1 if any("error" in row for row in rows) else 0
 
