@@ -91,9 +91,9 @@ class Comeback:
         session = self.session
         if isinstance(session.services, SystemdDriver):
             name = f"orchestrate-rejoin{session.releases.layout.suffix}-{self.token}"
-            session.services.run_apart(name, ["python3", self.script, "wait", self.folder])
+            session.services.run_apart(name, ["python3", self.script, "wait", self.folder, self.token])
         else:
-            self._say("detach")
+            self._say("detach", self.token)
 
     def _say(self, verb: str, *more: str, stdin: bytes | None = None) -> str:
         command: Sequence[str] = ("python3", self.script, verb, self.folder, *more)

@@ -220,6 +220,7 @@ class OrchestrateApp(App[int]):
         self._show_banner()
         if self.reading.run is not None and self.reading.run.state.active:
             self._show_head(now, every=ETA_EVERY_S)
+        self.head.settle()
         self.active_view.tick(now)
 
     @on(RunView.WantLog)

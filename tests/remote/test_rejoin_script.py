@@ -70,8 +70,8 @@ class Scene:
         return dict(json.loads(done.stdout))
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, str(SCRIPT), "wait", str(self.folder / "guard")]
+    def waiting(self, token: str = "t1") -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, str(SCRIPT), "wait", str(self.folder / "guard"), token]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield process

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from textual import events
 
 from orchestrator.graph.todolist import TodoList
 from orchestrator.store.store import open_store
 from orchestrator.tui.app import OrchestrateApp
+from orchestrator.tui.blocks import line
 from orchestrator.tui.dialogs import FormScreen
 from orchestrator.tui.look import NO_COLOUR, OFFERED
 from orchestrator.tui.prefs import Prefs
@@ -204,3 +206,16 @@ def test_preferences_survive_nonsense() -> None:
         loaded = Prefs.load()
         assert (loaded.theme, loaded.share) == ("textual-dark", 2)
     assert Prefs(theme="no such theme").theme_among(["textual-dark"]) == "textual-dark"
+
+
+async def test_a_header_whose_rows_a_layout_missed_gets_them(demo: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(demo, size=(80, 24)) as (app, pilot):
+        await until(pilot, lambda: "verdict inconclusive so far" in screen_text(app))
+        whole, refresh = app.head.segments, app.head.refresh
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "_show_head", lambda *_, **__: None)
+            app.head.show([line("short")])
+            await until(pilot, lambda: app.head.content_size.height == 1)
+            patch.setattr(app.head, "refresh", lambda *parts, layout=False, **rest: refresh(*parts, **rest))
+            app.head.show(whole)
+        await until(pilot, lambda: "verdict inconclusive so far" in screen_text(app))

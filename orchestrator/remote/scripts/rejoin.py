@@ -1,7 +1,7 @@
 """Brings a replica back to its router when its operator is lost while it is out: `rejoin.py VERB DIR [TOKEN]`.
 
 Verbs: arm (stdin: {"token", "seconds", "grace_s", "api", "headers", "wish", "port", "pid", "deadman"}) · wait · detach
-(wait, as a process of its own) · beat (the operator is there) · drop. Everything happens under one lock.
+(wait, as a process of its own) · beat (the operator is there), these three with the plan's token · drop. Everything happens under one lock.
 Told to the router is only what may get requests: the very process that was taken out, or a release that the dead man's
 switch below `deadman` has settled meanwhile. A service that was stopped stays out, and an armed switch comes first.
 """
@@ -147,14 +147,11 @@ def look(folder: str, plan: dict[str, Any]) -> dict[str, Any] | None:
     return None if patient else end(folder, plan, "left", problem)
 
 
-def wait(folder: str) -> dict[str, Any]:
-    first = read(folder, PLAN)
-    if first is None:
-        return {"state": "dropped"}
+def wait(folder: str, token: str) -> dict[str, Any]:
     while True:
         with locked(folder):
             plan = read(folder, PLAN)
-            if plan is None or plan["token"] != first["token"]:
+            if plan is None or plan["token"] != token:
                 return {"state": "dropped"}
             result = look(folder, plan)
         if result is not None:
@@ -162,7 +159,7 @@ def wait(folder: str) -> dict[str, Any]:
         time.sleep(POLL_S)
 
 
-def detach(folder: str) -> dict[str, Any]:
+def detach(folder: str, token: str) -> dict[str, Any]:
     """Start `wait` as a process of its own that outlives the connection (for hosts without systemd)."""
     if os.fork() == 0:
         os.setsid()
@@ -171,7 +168,7 @@ def detach(folder: str) -> dict[str, Any]:
             for descriptor in (0, 1, 2):
                 os.dup2(quiet, descriptor)
             os.environ.pop("ORCHESTRATE_CALL", None)
-            os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder])
+            os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder, token])
         os._exit(0)
     os.wait()
     return {"state": "armed"}
@@ -182,9 +179,9 @@ def main() -> None:
     if verb == "arm":
         answer = arm(folder, json.load(sys.stdin))
     elif verb == "wait":
-        answer = wait(folder)
+        answer = wait(folder, sys.argv[3])
     elif verb == "detach":
-        answer = detach(folder)
+        answer = detach(folder, sys.argv[3])
     elif verb == "beat":
         answer = beat(folder, sys.argv[3])
     else:

@@ -31,6 +31,13 @@ class Header(Static):
             self.segments = segments
             self._flow()
 
+    def settle(self) -> None:
+        """Ask for the rows again that a layout did not give: one that is under way on a busy machine can miss a change."""
+        most = self.styles.max_height
+        wanted = min(self._lines, int(most.value)) if most else self._lines
+        if wanted not in (0, self.content_size.height):
+            self.refresh(layout=True)
+
     def on_resize(self, event: events.Resize) -> None:
         self._flow()
 
