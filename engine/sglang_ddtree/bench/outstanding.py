@@ -1,4 +1,4 @@
-"""What has not been run on a GPU yet, as commands with their minutes: the list of a short lease.
+"""What a GPU can still settle, as commands with their minutes: the list of a short lease.
 
     python -m sglang_ddtree.bench.outstanding --list
     python -m sglang_ddtree.bench.outstanding --minutes 9 [--only NAME,NAME]
@@ -45,43 +45,10 @@ def _module(text: str) -> tuple[str, ...]:
     return ("-m", *text.split())
 
 
-CHECKS = "context limit,every width,greedy beside,sampling,seeds"
-# Seeds and samples of the dense pair are known already.
-KNOWN = "tiny-dense:start: seeded,tiny-dense:greedy beside,tiny-dense:sampling"
 ITEMS = (
     Item(
         "selftest", 2.0, _module("sglang_ddtree selftest --json {scratch}/ops.json --kernels {result} --workers 12"),
-        "entry_order, and every verify tile a launcher may pick",
-    ),
-    Item(
-        "candidates", 5.5, _module("sglang_ddtree.bench.candidates --json {result}"),
-        "which verify tile and which attention should be the default, at 65 rows and at 4k context above all",
-    ),
-    Item(
-        "kernels", 1.5, _module("sglang_ddtree bench --ops topk_lse,step_ops,tree_attention --json {result}"),
-        "the other kernels alone at batch 8, and the present attention",
-    ),
-    Item(
-        "step-fa3", 2.0,
-        _module("sglang_ddtree.bench.step {scratch} --arms ddtree:31+63 --profile 8 --seconds 70 --json {result}"),
-        "a whole step with FlashAttention-3 over the prefix: 4k context at batch 8 against 256 tokens",
-        {"SGLANG_DDTREE_PREFIX": "fa3"},
-    ),
-    Item(
-        "hybrid", 4.5,
-        (*_module("sglang_ddtree.bench.campaign {models} --arms"), "reference,tree,widths,seeded reference,seeded tree",
-         "--only", CHECKS, "--leave-out", KNOWN, "--seconds", "240", "--json", "{result}"),
-        "sampling and seeds of the hybrid, width switches and the context limit of both pairs",
-    ),
-    Item(
-        "widths-hybrid", 3.0,
-        _module("sglang_ddtree.bench.widths {models} --pair tiny-hybrid --labels auto,63 --rounds 6 --tokens 128 --seconds 80 --json {result}"),
-        "auto's speed on the hybrid",
-    ),
-    Item(
-        "oracle", 2.5,
-        (*_module("baselines.gpu_check --at-once 16 --deadline 130 --logs {scratch} --json {result} --pairs"), ",".join(PAIRS)),
-        "both pairs against the offline baselines, every budget",
+        "every op and every tile a launcher may pick, on the present code",
     ),
     Item(
         "widths-dense", 3.0,
@@ -89,9 +56,19 @@ ITEMS = (
         "auto's speed on a quiet host, at batch 2 and 4 above all",
     ),
     Item(
+        "widths-hybrid", 3.0,
+        _module("sglang_ddtree.bench.widths {models} --pair tiny-hybrid --labels auto,63 --rounds 6 --tokens 128 --seconds 100 --json {result}"),
+        "auto's speed on the hybrid up to batch 32",
+    ),
+    Item(
+        "oracle", 2.5,
+        (*_module("baselines.gpu_check --at-once 16 --deadline 130 --logs {scratch} --json {result} --pairs"), ",".join(PAIRS)),
+        "both pairs against the offline baselines, every budget",
+    ),
+    Item(
         "step", 4.0,
-        _module("sglang_ddtree.bench.step {scratch} --arms linear,ddtree:chain+31+63+64+255 --profile 8 --seconds 110 --json {result}"),
-        "a whole step with the present tiles, 64 nodes and their root among them",
+        _module("sglang_ddtree.bench.step {scratch} --arms ddtree:31+63+64 --profile 1,8 --seconds 150 --json {result}"),
+        "the stages of a step with the present tiles, and 64 rows at batch 8 and 4k",
     ),
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,11 @@ def speed_rows(
     tokens: int,
     rounds: int,
     until: float,
-) -> list[dict[str, Any]]:
-    """Tokens per second of every width, and of linear DFLASH, at each batch size."""
-    rows: list[dict[str, Any]] = []
+) -> Iterator[dict[str, Any]]:
+    """Tokens per second of every width, and of linear DFLASH, at each batch size until the time is up."""
     for bs in SIZES:
+        if time.monotonic() > until:
+            return
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ("linear", *labels)}
         for label in labels:  # graphs, caches and the controller's estimates are warm before anything counts
             widths.set(label)
@@ -112,13 +114,11 @@ def speed_rows(
             if values:
                 ratios = [mine[0] / other[0] for mine, other in zip(values, taken["linear"], strict=True)]
                 low, high = interval(ratios)
-                rows.append({
+                yield {
                     "check": "speed", "width": name, "bs": bs, "tokens_per_s": statistics.median(rate for rate, _ in values),
                     "tokens_per_step": statistics.mean(length for _, length in values),
                     "ratio_to_linear": statistics.median(ratios), "ci95_low": low, "ci95_high": high, "ratios": sorted(ratios),
-                })  # fmt: skip
-                print(json.dumps({key: value for key, value in rows[-1].items() if key != "ratios"}), flush=True)
-    return rows
+                }  # fmt: skip
 
 
 def interval(ratios: list[float], draws: int = 4000) -> tuple[float, float]:
@@ -166,6 +166,14 @@ def main() -> int:
     }
     servers: dict[str, Server] = {}
     rows: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> None:
+        """Written after every row, so that a lease that ends early loses only what was running."""
+        rows.append(row)
+        print(json.dumps({key: value for key, value in row.items() if key != "ratios"})[:800], flush=True)
+        if options.json:
+            write_result(options.json, "serve", rows, pair=options.pair, backend=options.backend, widths=options.widths)
+
     try:
         for i, (name, (arguments, extra)) in enumerate(asks.items()):
             servers[name] = Server(name, arguments, options.port + 20 * i, out / f"widths-{name}.log", env=extra)
@@ -173,37 +181,24 @@ def main() -> int:
         for name, server in servers.items():
             if not server.wait(max(begun + options.start - time.monotonic(), 1)):
                 print(name, "did not start:", server.tail(30), flush=True)
-                rows.append({"check": "start", "server": name, "ok": False, "error": server.tail(3)})
+                keep({"check": "start", "server": name, "ok": False, "error": server.tail(3)})
                 return 1
             print(name, f"ready after {time.monotonic() - begun:.1f} s", flush=True)
         while options.after and not options.after.exists():
             time.sleep(0.2)
         until = time.monotonic() + options.seconds
         switch = Switch(servers["widths"], token)
-        rows.append(
-            {
-                "check": "ids under switches",
-                **ids_under_switches(servers["reference"], servers["widths"], switch, labels, asked, 96),
-            }
-        )
-        print(json.dumps(rows[-1])[:800], flush=True)
+        found = ids_under_switches(servers["reference"], servers["widths"], switch, labels, asked, 96)
+        keep({"check": "ids under switches", **found})
         servers.pop("reference").stop()
-        rows += speed_rows(
-            servers["linear"],
-            servers["widths"],
-            switch,
-            options.labels.split(",") if options.labels else [*labels, "auto"],
-            asked,
-            options.tokens,
-            options.rounds,
-            until,
-        )
-        rows.append({"check": "controller", **switch.state()})
+        timed = options.labels.split(",") if options.labels else [*labels, "auto"]
+        arms = servers["linear"], servers["widths"]
+        for row in speed_rows(*arms, switch, timed, asked, options.tokens, options.rounds, until):
+            keep(row)
+        keep({"check": "controller", **switch.state()})
     finally:
         for server in servers.values():
             server.stop()
-        if options.json:
-            write_result(options.json, "serve", rows, pair=options.pair, backend=options.backend, widths=options.widths)
     return 1 if any(row.get("ok") is False for row in rows) else 0
 
 
