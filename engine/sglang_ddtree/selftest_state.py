@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from .kernels.reference.conv_tree import conv_tree
 from .kernels.reference.gdn_replay_commit import gdn_replay_commit
 from .kernels.reference.gdn_tree_verify import gdn_tree_verify
 from .kernels.reference.tree_attention import tree_attention
+from .prefix_attention import flash_attention, prefix_attention
 from .selftest_data import HybridShape, Outcome, Random, deepest_path, differing, poisoned, relative
 from .selftest_kernels import Case
 
@@ -189,6 +191,14 @@ def _kv_cases(device: str, full: bool) -> Iterator[Case]:
                     lambda d=dim, c=config, w=width, g=group, p=page, s=splits: _attention(device, d, c, w, g, p, s),
                 )  # fmt: skip
 
+    flash = flash_attention()  # what reads the prefix of large batches, where this machine has it
+    for dim in attention_op.CONFIGS if flash else ():
+        for width, page in ((17, 1), (65, 16)):
+            yield Case(
+                "tree_attention", f"D={dim} after FlashAttention T={width} page={page}",
+                lambda d=dim, w=width, p=page: _attention_after(flash, device, d, w, p),
+            )  # fmt: skip
+
 
 def _compact(device: str, page: int, name: str) -> Outcome:
     random = Random(page, device)
@@ -212,30 +222,50 @@ def _compact(device: str, page: int, name: str) -> Outcome:
     return Outcome(differing(paged.permute(0, 2, 1, 3).reshape(1024, 3, 40), flat), 0.0)
 
 
-def _attention(
-    device: str, dim: int, config: attention_op.AttentionConfig, width: int, group: int, page: int, splits: int
-) -> Outcome:
+def _attention_inputs(device: str, dim: int, width: int, group: int, page: int) -> tuple[Any, ...]:
+    """q and the arguments of ``tree_attention``: three requests with two KV heads, one of them without a prefix."""
     random = Random(width, device)
     bs, kv_heads = 3, 2
     dtype = torch.bfloat16 if device == "cuda" else torch.float16
-    tables = random.tree(bs, width - 1, 15)
-    bits = ancestor_bits(tables)
+    bits = ancestor_bits(random.tree(bs, width - 1, 15))
     prefix = torch.tensor([83, 0, 300 if device == "cuda" else 37], device=device)
-    slots = 2048
-    k, v = (random.normal(slots, kv_heads, dim, dtype=dtype) for _ in range(2))
+    k, v = (random.normal(2048, kv_heads, dim, dtype=dtype) for _ in range(2))
     q = random.normal(bs * width, kv_heads * group, dim, dtype=dtype)
     per_request = 320 // page
     table = random.permutation(1024 // page)[: 3 * per_request].view(3, per_request).int()
     tree = 1024 + random.permutation(1024)[: bs * width].view(bs, width)
-    want = tree_attention(q.double(), k, v, table, prefix, tree, bits, dim**-0.5, page_size=page)
+    return q, k, v, table, prefix, tree, bits, dim**-0.5
+
+
+def _attention_after(flash: Callable[..., Any], device: str, dim: int, width: int, page: int) -> Outcome:
+    q, k, v, table, prefix, *rest = _attention_inputs(device, dim, width, 3, page)
+    want = tree_attention(q.double(), k, v, table, prefix, *rest, page_size=page)
+    starts = torch.arange(0, q.shape[0] + 1, width, dtype=torch.int32, device=device)
+    out = poisoned(tuple(q.shape), q.dtype, device)
+    for parts in (0, 1):
+        before = prefix_attention(flash, q, k, v, table, prefix.int(), starts, rest[-1], page_size=page, parts=parts)
+        attention_op.tree_attention(
+            q, k, v, table, prefix, *rest, page_size=page, config=attention_op.AFTER_PREFIX, before=before, out=out
+        )
+        if not (found := Outcome(relative(out, want), 6e-3)).ok:
+            return found
+    return found
+
+
+def _attention(
+    device: str, dim: int, config: attention_op.AttentionConfig, width: int, group: int, page: int, splits: int
+) -> Outcome:
+    q, k, v, table, prefix, tree, bits, scale = _attention_inputs(device, dim, width, group, page)
+    dtype, bs, kv_heads = q.dtype, 3, k.shape[1]
+    want = tree_attention(q.double(), k, v, table, prefix, tree, bits, scale, page_size=page)
     scratch = attention_op.AttentionScratch.empty(bs * width, kv_heads * group, dim, splits, device)
     scratch.part.fill_(torch.nan)
     scratch.lse.fill_(torch.nan)
     out = poisoned(tuple(q.shape), dtype, device)
-    arguments = (k, v, table, prefix, tree, bits, dim**-0.5)
+    arguments = (k, v, table, prefix, tree, bits, scale)
     attention_op.tree_attention(q, *arguments, page_size=page, splits=splits, config=config, out=out, scratch=scratch)
     flat = poisoned(tuple(q.shape), dtype, device)
-    starts = torch.arange(3, device=device) * per_request
+    starts = torch.arange(3, device=device) * table.shape[1]
     flat_arguments = (k, v, table.reshape(-1), *arguments[3:])
     attention_op.tree_attention(
         q, *flat_arguments, starts=starts, page_size=page, splits=splits, config=replace(config), out=flat

@@ -20,7 +20,14 @@ from .kernels.tree_attention import (
     pick_splits,
     tree_attention,
 )  # fmt: skip
-from .prefix_attention import FEWEST_ROWS, PrefixKernel, flash_attention, prefix_attention, prefix_parts
+from .prefix_attention import (
+    FEWEST_REQUESTS,
+    FEWEST_ROWS,
+    PrefixKernel,
+    flash_attention,
+    prefix_attention,
+    prefix_parts,
+)
 from .static_tree import StaticTree
 
 
@@ -51,14 +58,14 @@ def widen_page_table(backend: Any, tokens: int) -> None:
 def prefix_kernel(name: str, backend: Any, deterministic: bool = False) -> PrefixKernel | None:
     """Who reads the prefix for this backend on this machine; None: our own kernel for every batch.
 
-    ``auto``: FlashAttention for large batches where it is there, and never where outputs may not depend on the batch;
+    ``auto``: FlashAttention for large batches where it is there, and one kernel for all where outputs should not depend on the batch;
     ``fa3``: always; ``own``: never.
     """
     if name == "own" or (name == "auto" and deterministic):
         return None
     flash = flash_attention() if hasattr(backend, "max_num_pages") else None
     if flash is not None:
-        return PrefixKernel(flash, FEWEST_ROWS if name == "auto" else 0)
+        return PrefixKernel(flash, FEWEST_ROWS, FEWEST_REQUESTS) if name == "auto" else PrefixKernel(flash)
     if name == "auto":
         return None
     raise ValueError(
@@ -105,7 +112,7 @@ class TreeVerifyAttention:
         kv_heads = k_buffer.shape[1]
         group = heads // kv_heads
         per_head = q.view(rows, heads, dim)
-        if self.prefix is not None and self.prefix.serves(per_head, k_buffer):
+        if self.prefix is not None and self.prefix.serves(per_head, k_buffer, bs):
             config, splits = AFTER_PREFIX, 1
             before = self._before(self.prefix.flash, per_head, k_buffer, v_buffer, table, bs, layer.scaling)
         else:

@@ -38,8 +38,7 @@ class Comeback:
         """From now on silence brings the replica back, unless its service was stopped; replaces an earlier guard."""
         session, config = self.session, self.session.config
         self.token = secrets.token_hex(8)
-        values = session.secret_env()
-        router_key, replica_key = values.get("ROUTER_API_KEY"), values.get("API_KEY")
+        router_key, replica_key = session.secret("router_api_key"), session.secret("api_key")
         plan = {
             "token": self.token,
             "seconds": config.router.rejoin_after_s,

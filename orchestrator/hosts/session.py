@@ -33,6 +33,7 @@ from orchestrator.transport.ssh import SshTransport
 
 PINNED_HOSTS = "known_hosts"
 DEFAULT_PORT = 22
+KEYS_OF_OTHERS = frozenset({"router_api_key", "tree_server_api_key"})
 
 
 @dataclass
@@ -153,8 +154,11 @@ class HostSession:
         self.transport.close()
 
     def secret_env(self) -> dict[str, str]:
-        """The values behind `secrets`, by name in upper case; known to the masker from here on."""
-        return {name.upper(): self._resolve(name) for name in self.config.secrets}
+        """The service's own of `secrets`, by name in upper case; known to the masker from here on.
+
+        Keys of other servers are none of its business, and need no value before something asks for them.
+        """
+        return {name.upper(): self._resolve(name) for name in self.config.secrets if name.lower() not in KEYS_OF_OTHERS}
 
     def secret(self, name: str) -> str | None:
         """The value behind one of `secrets`, however its name is written; None where hosts.yaml does not give it."""

@@ -30,14 +30,19 @@ def test_a_nucleus_whose_edge_one_rounding_moves_is_not_asked_for() -> None:
 
 
 def test_the_least_bad_nucleus_is_taken_where_none_is_clear() -> None:
-    model = Model({1: {1: 0.79, 2: 0.21}, 2: {1: 0.755, 2: 0.245}})
+    model = Model({1: {1: 0.79, 2: 0.21}, 2: {1: 0.755, 2: 0.245}})  # 0.79 and 0.755
     assert draws._clear_top_p(model, [1], 1.0, (0.8, 0.75)) == 0.8  # type: ignore[arg-type]
 
 
 def test_paths_too_rare_to_matter_are_not_followed() -> None:
     model = Model({1: {1: 0.98, 2: 0.02}})  # nothing is known after 2
-    assert list(draws._edges(model, [1], 1.0)) == []  # type: ignore[arg-type]
-    assert model.asked == 4
+    assert list(draws._edges(model, [1], 1.0)) == pytest.approx([0.98] * draws.TOKENS)  # type: ignore[arg-type]
+    assert model.asked == draws.TOKENS
+
+
+def test_a_tail_too_fine_to_show_is_no_edge() -> None:
+    model = Model({1: {1: 0.81, 2: 0.184, 3: 0.006}, 2: {1: 1.0}})
+    assert 0.994 not in [round(edge, 3) for edge in draws._edges(model, [1], 1.0)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -48,6 +49,28 @@ def test_rows_of_padding_have_no_root() -> None:
     out = poisoned((2, tables.width, 2, 32), torch.float32, "cpu")
     gdn_tree_verify(*arguments, config=gdn_tiles.VerifyConfig(16, 32, 1, 4, root=True), out=out)
     assert relative(out, plain_verify(*arguments)) < 1e-3
+
+
+def test_the_selftest_has_the_attention_after_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reference in the place of FlashAttention, and with one that is wrong."""
+    from sglang_ddtree import selftest_state
+
+    def flash(**asked: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        k, v = (asked[name].reshape(-1, *asked[name].shape[2:]) for name in ("k_cache", "v_cache"))
+        page = asked["k_cache"].shape[1]
+        return prefix_attention(
+            asked["q"], k, v, asked["page_table"], asked["cache_seqlens"], asked["softmax_scale"], page_size=page
+        )
+
+    def cases(kernel: Any) -> list[Any]:
+        monkeypatch.setattr(selftest_state, "flash_attention", lambda: kernel)
+        return [case for case in selftest_state.cases("cpu", False) if "after FlashAttention" in case.name]
+
+    assert cases(None) == []
+    assert len(cases(flash)) == 6
+    small = [case for case in cases(flash) if "D=64" in case.name]
+    assert all(case.run().ok for case in small)
+    assert not cases(lambda **asked: (flash(**asked)[0] * 1.1, flash(**asked)[1]))[0].run().ok
 
 
 @pytest.mark.parametrize("config", tree_attention.CANDIDATES[256], ids=lambda config: config.label)

@@ -11,7 +11,7 @@ from sglang_ddtree import verify_attention
 from sglang_ddtree.kernels.reference.ancestor_bits import ancestor_bits
 from sglang_ddtree.kernels.reference.prefix_attention import prefix_attention
 from sglang_ddtree.kernels.reference.tree_attention import tree_attention
-from sglang_ddtree.prefix_attention import FEWEST_ROWS, PrefixKernel, prefix_parts
+from sglang_ddtree.prefix_attention import FEWEST_REQUESTS, FEWEST_ROWS, PrefixKernel, prefix_parts, takes_what_we_give
 from sglang_ddtree.selftest_data import Random, relative
 from sglang_ddtree.static_tree import StaticTree
 from sglang_ddtree.verify_attention import TreeVerifyAttention, prefix_kernel
@@ -75,22 +75,30 @@ def test_flash_attention_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match="needs --attention-backend fa3"):
         prefix_kernel("fa3", with_table)  # this machine has no such GPU
     monkeypatch.setattr(verify_attention, "flash_attention", lambda: flash)
-    assert prefix_kernel("fa3", with_table) == PrefixKernel(flash, 0)
-    assert prefix_kernel("auto", with_table) == PrefixKernel(flash, FEWEST_ROWS)
+    assert prefix_kernel("fa3", with_table) == PrefixKernel(flash)
+    assert prefix_kernel("auto", with_table) == PrefixKernel(flash, FEWEST_ROWS, FEWEST_REQUESTS)
     assert prefix_kernel("auto", with_table, deterministic=True) is None
     assert prefix_kernel("auto", without) is None
     with pytest.raises(ValueError, match="needs --attention-backend fa3"):
         prefix_kernel("fa3", without)
 
 
-def test_few_rows_and_caches_of_another_type_are_left_to_our_own_kernel() -> None:
-    kernel = PrefixKernel(flash, 256)
+def test_small_batches_and_caches_of_another_type_are_left_to_our_own_kernel() -> None:
+    kernel = PrefixKernel(flash, 256, 4)
     q = torch.zeros(256, 1, 64, dtype=torch.bfloat16)
-    assert kernel.serves(q, q)
-    assert not kernel.serves(q[:255], q)
-    assert not kernel.serves(q, q.to(torch.float8_e5m2))
+    assert kernel.serves(q, q, 4)
+    assert not kernel.serves(q, q, 1)
+    assert not kernel.serves(q[:255], q, 4)
+    assert not kernel.serves(q, q.to(torch.float8_e5m2), 4)
 
 
-@pytest.mark.parametrize(("bs", "width", "parts"), [(8, 32, 2), (8, 64, 1), (1, 64, 11), (64, 256, 1), (1, 1, 32)])
-def test_parts_fill_a_gpu_of_132_multiprocessors_once(bs: int, width: int, parts: int) -> None:
+def test_a_function_with_other_arguments_is_not_called() -> None:
+    def renamed(q: Any, k_cache: Any, v_cache: Any, block_table: Any, cache_seqlens: Any) -> None: ...
+
+    assert takes_what_we_give(flash)
+    assert not takes_what_we_give(renamed)
+
+
+@pytest.mark.parametrize(("bs", "width", "parts"), [(8, 32, 0), (8, 64, 1), (64, 256, 1), (1, 256, 0)])
+def test_a_full_gpu_of_132_multiprocessors_needs_no_parts(bs: int, width: int, parts: int) -> None:
     assert prefix_parts(bs, width, kv_heads=4, group=6) == parts

@@ -57,6 +57,15 @@ def test_a_canary_of_every_kind_reaches_the_service_and_nothing_else(
         assert canary not in repr(session.config)
 
 
+def test_keys_of_other_servers_are_none_of_the_service(session: HostSession) -> None:
+    """A missing one hinders nothing that does not ask for it."""
+    others = {"TREE_SERVER_API_KEY": "env:NOT_SET_ANYWHERE", "router_api_key": "env:NOT_SET_EITHER"}
+    session.config = session.config.model_copy(update={"secrets": others})
+    assert session.secret_env() == {}
+    with pytest.raises(UsageError, match="NOT_SET_ANYWHERE"):
+        session.secret("tree_server_api_key")
+
+
 @pytest.mark.parametrize(
     ("reference", "word"),
     [

@@ -18,6 +18,8 @@ P_LEAST = 1e-4  # a dozen tests: a right server fails one of them once in a thou
 TOP_PS = (0.8, 0.75, 0.85, 0.7, 0.9, 0.65, 0.95)
 CLEARANCE = 0.02  # of a nucleus' edge; bfloat16 logits move a probability of 0.8 by up to 0.01
 LIKELY = 0.03  # paths less likely than this are too rare to make a difference
+NOTED = 0.01  # of a token's share: whether a rarer one is in a nucleus shows in no test
+TOKENS = 5  # of a draw
 IdLists = list[list[int]]
 
 
@@ -30,7 +32,7 @@ def sampling(reference: Server, arm: Server, prompt: list[int], draws: int, batc
         f"T 0.7 top-k 20 top-p {fewer}": {"temperature": 0.7, "top_k": 20, "top_p": fewer},
         "T 1.0 min-p 0.1": {"temperature": 1.0, "min_p": 0.1},
     }  # fmt: skip
-    rows, ok, seen = {}, True, {}
+    rows, ok, seen, tested = {}, True, {}, 0
     for name, extra in settings.items():
         with ThreadPoolExecutor(2) as pool:
             a, b = pool.map(lambda server, x=extra: _draw(server, prompt, draws, batch, x), (reference, arm))  # type: ignore[misc]
@@ -43,17 +45,18 @@ def sampling(reference: Server, arm: Server, prompt: list[int], draws: int, batc
         }
         rows[name] = {k: {"chi2": s, "freedom": f, "p": p} for k, (s, f, p) in tests.items()}
         ok &= all(p >= P_LEAST for *_, p in tests.values())
+        tested += sum(freedom > 0 for _, freedom, _ in tests.values())
     power = homogeneity([x[1] for x in seen["T 0.7"]], [x[1] for x in seen["T 1.0"]])[2]
-    return {"ok": ok and power < P_LEAST, "draws": draws, "p_of_two_temperatures": power, **rows}
+    return {"ok": ok and power < P_LEAST, "draws": draws, "tests": tested, "p_of_two_temperatures": power, **rows}
 
 
 def _draw(server: Server, prompt: list[int], draws: int, batch: int, extra: dict[str, Any]) -> IdLists:
-    """``draws`` continuations of five tokens; the reference's are drawn once."""
+    """``draws`` continuations; the reference's are drawn once."""
 
     def draw() -> IdLists:
         found: IdLists = []
         while len(found) < draws:
-            found += [x["output_ids"] for x in server.generate([prompt] * batch, 5, **extra)]
+            found += [x["output_ids"] for x in server.generate([prompt] * batch, TOKENS, **extra)]
         return found[:draws]
 
     return server.once(json.dumps([prompt, draws, extra]), draw) if isinstance(server, Reference) else draw()
@@ -69,16 +72,18 @@ def _clear_top_p(reference: Server, prompt: list[int], temperature: float, choic
     return next((top_p for top_p in choices if distance(top_p) >= CLEARANCE), max(choices, key=distance))
 
 
-def _edges(reference: Server, prompt: list[int], temperature: float, depth: int = 4) -> Iterator[float]:
-    """Sums of the likeliest tokens' probabilities, where they can end a nucleus, after every likely path of ``depth`` tokens."""
+def _edges(reference: Server, prompt: list[int], temperature: float) -> Iterator[float]:
+    """Sums of the likeliest tokens' probabilities, where they can end a nucleus, at every token of every likely draw."""
     paths: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
-    for _ in range(depth):
+    for _ in range(TOKENS):
         longer = []
         for path, probability in paths:
             ranked = ranking(reference, [*prompt, *path])
             weights = [math.exp(value / temperature) for value, _ in ranked]
-            shares = [weight / sum(weights) for weight in weights]
-            yield from (edge for edge in accumulate(shares) if edge < 1 - CLEARANCE)
+            total = 1.0 if temperature == 1.0 else sum(weights)  # of the likeliest, for the rest is not known
+            shares = [weight / total for weight in weights]
+            sums = accumulate(shares)
+            yield from (edge for edge, following in zip(sums, shares[1:], strict=False) if following >= NOTED)
             longer += [((*path, token), probability * share) for share, (_, token) in zip(shares, ranked, strict=True)]
         paths = [(path, probability) for path, probability in longer if probability >= LIKELY]
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from .campaign_plan import ENGINE
@@ -38,7 +38,6 @@ class Item:
     minutes: float
     command: tuple[str, ...]
     settles: str
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 def _module(text: str) -> tuple[str, ...]:
@@ -94,7 +93,7 @@ def listing(items: Sequence[Item]) -> list[str]:
 def run_item(item: Item, models: Path, out: Path, limit: float) -> int:
     """The exit code of an item; it and what it started are ended after ``limit`` seconds, and its servers' logs go with it."""
     home = str(models.resolve().parent)  # the packages beside the models, wherever this one was installed from
-    environment = os.environ | item.environment
+    environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory(prefix=f"{item.name}-") as scratch:
         environment["OUT"] = scratch

@@ -42,7 +42,7 @@ class Header(Static):
         self._flow()
 
     def _flow(self) -> None:
-        width = max(20, self.content_size.width or self.app.size.width - 2)
+        width = self.content_size.width or max(1, self.app.size.width - 2)
         lines: list[Text] = []
         for segment in self.segments:
             text = styled(segment, self.look)
