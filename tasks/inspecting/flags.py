@@ -203,14 +203,15 @@ def _carry(
     if here is not None and not here.deprecated:
         return Step(name, "kept"), words
     target = (here.replaced_by if here is not None else None) or replacement(name, new)
-    if target is None:
+    # Some releases announce no name but a sentence, which begins with the option itself.
+    options = [word for word in expand(target or "") if word.split("=")[0] != name]
+    if target is None or (not options and name in DROPPABLE):
         if name in DROPPABLE or (here is not None and not here.stops):
             return Step(name, "dropped", why=f"has no effect in sglang {to_version}"), []
         reason = f"sglang {to_version} has no option {name} and none that replaces it"
         raise UnknownOption(
             f"{reason}; remove it from the service's arguments or keep the version that it was written for"
         )
-    options = expand(target)
     if not options:
         raise UnknownOption(f"sglang {to_version} refuses {name}: {target}")
     result: list[str] = []

@@ -65,6 +65,13 @@ def test_an_option_without_successor_stops_with_a_sentence() -> None:
         translate(["--torchao-config", "int8wo"], "0.5.16", "0.5.23")
 
 
+@pytest.mark.parametrize("version", ["0.5.18", "0.5.19", "0.5.23"])
+def test_a_sentence_about_the_option_itself_is_no_successor(version: str) -> None:
+    found = translate(["--enable-expert-distribution-metrics", "--port", "1"], "0.5.14", version)
+    assert found.argv == ("--port", "1")
+    assert [step.kind for step in found.steps] == ["dropped", "kept"]
+
+
 def test_a_new_option_stops_on_the_way_back() -> None:
     with pytest.raises(UnknownOption, match=r"sglang 0\.5\.11 has no option --speculative-dspark-block-size"):
         translate(["--speculative-dspark-block-size", "8"], "0.5.23", "0.5.11")
@@ -160,3 +167,19 @@ def test_splitting_any_words_never_loses_one(argv: list[str]) -> None:
     joined = split_options(argv, known)
     count = sum(len(values) + (1 if name and not equals else 0) for name, values, equals in joined)
     assert count == len(argv)
+
+
+def test_every_option_alone_becomes_a_current_one_or_stops() -> None:
+    wrong = []
+    for old in versions():
+        for new in versions():
+            known = options_of(new)
+            for name, option in options_of(old).items():
+                try:
+                    found = translate([name] if option.takes in ("flag", "none") else [name, "x"], old, new)
+                except UnknownOption:
+                    continue
+                names = [word for word, _, _ in split_options(found.argv, known) if word]
+                if not all(word in known and not known[word].deprecated for word in names):
+                    wrong.append((old, new, name, found.argv))
+    assert wrong == []
