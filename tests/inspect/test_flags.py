@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 
 import pytest
@@ -171,17 +172,17 @@ def test_splitting_any_words_never_loses_one(argv: list[str]) -> None:
 
 def test_every_option_alone_becomes_a_current_one_or_stops() -> None:
     wrong = []
-    for old in versions():
-        for new in versions():
-            known = options_of(new)
-            for name, option in options_of(old).items():
-                if name in known and not known[name].deprecated:
-                    continue
-                try:
-                    found = translate([name] if option.takes in ("flag", "none") else [name, "x"], old, new)
-                except UnknownOption:
-                    continue
-                names = [word for word, _, _ in split_options(found.argv, known) if word]
-                if not all(word in known and not known[word].deprecated for word in names):
-                    wrong.append((old, new, name, found.argv))
+    options = {version: options_of(version) for version in versions()}
+    for (old, source), (new, target) in itertools.product(options.items(), options.items()):
+        for name, option in source.items():
+            if name in target and not target[name].deprecated:
+                continue
+            argv = [name] if option.takes in ("flag", "none") else [name, "x"]
+            try:
+                found = translate(argv, old, new, source=source, target=target)
+            except UnknownOption:
+                continue
+            names = [word for word, _, _ in split_options(found.argv, target) if word]
+            if not all(word in target and not target[word].deprecated for word in names):
+                wrong.append((old, new, name, found.argv))
     assert wrong == []
