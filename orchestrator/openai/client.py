@@ -89,12 +89,21 @@ class Client:
     def request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         """One request, whatever its status; HostError when there is no answer at all."""
         try:
-            return self._known(self._http.request(method, path, **kwargs))
+            return self._known(self._sent(method, path, **kwargs))
         except httpx.HTTPError as exc:
             raise HostError(
                 f"{method} {self.base_url}{path} got no answer ({type(exc).__name__}: {exc}); "
                 "check that the service runs and that its port is right."
             ) from exc
+
+    def _sent(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """A kept connection may have been given up by the server while it was idle: what changes nothing is asked again."""
+        try:
+            return self._http.request(method, path, **kwargs)
+        except httpx.RemoteProtocolError:
+            if method != "GET":
+                raise
+            return self._http.request(method, path, **kwargs)
 
     def _known(self, answer: httpx.Response) -> httpx.Response:
         """The answer, unless it says that our key is not the server's."""
