@@ -41,7 +41,7 @@ def test_what_changes_nothing_is_asked_again(forgetful: tuple[str, list[bytes]])
     with Client(url, timeout_s=20) as client:
         answers = [client.request("GET", "/metrics") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 200]
-    assert len(heard) == 3
+    assert sum(request.startswith(b"GET") for request in heard) == 3
 
 
 def test_a_request_that_may_have_been_done_is_not(forgetful: tuple[str, list[bytes]]) -> None:
@@ -50,4 +50,4 @@ def test_a_request_that_may_have_been_done_is_not(forgetful: tuple[str, list[byt
         client.request("GET", "/metrics")
         with pytest.raises(HostError, match="Server disconnected without sending a response"):
             client.request("POST", "/generate", json={})
-    assert len(heard) == 2
+    assert sum(request.startswith(b"POST") for request in heard) == 1
