@@ -55,7 +55,7 @@ async def rest(pilot: Pilot[int]) -> None:
     for _ in range(200):
         for field in app.screen.query(Input):
             field.cursor_blink = False
-        await until(pilot, lambda: not app.run_view.moving)
+        await until(pilot, lambda: not app.run_view.moving and app.head.fits)
         answered = threading.Event()
         app.feed._ask("test", lambda store, event=answered: event.set())  # answered after all that was asked before
         await until(pilot, answered.is_set)

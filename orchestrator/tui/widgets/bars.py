@@ -31,11 +31,16 @@ class Header(Static):
             self.segments = segments
             self._flow()
 
-    def settle(self) -> None:
-        """Ask for the rows again that a layout did not give: one that is under way on a busy machine can miss a change."""
+    @property
+    def fits(self) -> bool:
+        """Whether the layout gave as many rows as the lines need."""
         most = self.styles.max_height
         wanted = min(self._lines, int(most.value)) if most else self._lines
-        if wanted not in (0, self.content_size.height):
+        return wanted in (0, self.content_size.height)
+
+    def settle(self) -> None:
+        """Ask for the rows again that a layout did not give: one that is under way on a busy machine can miss a change."""
+        if not self.fits:
             self.refresh(layout=True)
 
     def on_resize(self, event: events.Resize) -> None:
