@@ -12,7 +12,7 @@ from orchestrator.bench.arm import Arm, ArmFactory
 from orchestrator.bench.prompts import Prompt, plain_text
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Probe, TaskContext
-from orchestrator.hosts.session import HostSession
+from orchestrator.hosts.session import TREE_SERVER_KEY, HostSession
 from orchestrator.openai.client import Client
 from orchestrator.openai.records import Api, whole_number
 from orchestrator.remote.processes import ProcessFacts, listening_on, processes
@@ -20,7 +20,6 @@ from tasks.benchmark import BenchBudgets, gpu_sampler
 from tasks.knobs import knobs_of
 
 FIND = "find-server"
-KEY = "tree_server_api_key"  # its own, if it wants one: the service's key is none of its business
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def find_server(session: HostSession, wanted: str) -> OtherServer:
         raise UsageError(
             f"tree_server={wanted} is the live service of {session.name!r}, which is the linear arm; name another one."
         )
-    with session.http(port, KEY) as url, Client(url) as client:
+    with session.http(port, TREE_SERVER_KEY) as url, Client(url) as client:
         models, info = client.models(), client.server_info()
     if not models:
         raise OrchestrateError(
@@ -181,7 +180,7 @@ class BenchServer(BenchBudgets):
 def _arm(ctx: TaskContext, budget: int) -> Iterator[Arm]:
     """Its steps can't be seen without SGLang's interface: the rule against plain decoding then says nothing of it."""
     server, session = ctx.output(FIND), ctx.host
-    with session.http(int(server["port"]), KEY) as url:
+    with session.http(int(server["port"]), TREE_SERVER_KEY) as url:
         yield Arm(
             f"ddtree-{budget}",
             url,

@@ -28,15 +28,19 @@ ARGUMENTS = (
 
 @dataclass(frozen=True)
 class PrefixKernel:
-    """FlashAttention and how large a batch it must be given: requests, and rows of all their trees."""
+    """FlashAttention, for the batches where it pays or for all."""
 
     flash: Callable[..., Any]
-    fewest_rows: int = 0
-    fewest_requests: int = 0
+    always: bool = False
 
     def serves(self, q: torch.Tensor, k_buffer: torch.Tensor, bs: int) -> bool:
         """Whether it takes these rows; a cache of another type than q's is left to our own kernel."""
-        return q.shape[0] >= self.fewest_rows and bs >= self.fewest_requests and q.dtype == k_buffer.dtype
+        return (self.always or pays(bs, q.shape[0])) and q.dtype == k_buffer.dtype
+
+
+def pays(bs: int, rows: int) -> bool:
+    """Whether FlashAttention is the faster one for ``rows`` rows of ``bs`` requests together."""
+    return bs >= FEWEST_REQUESTS and rows >= FEWEST_ROWS
 
 
 def prefix_parts(bs: int, width: int, kv_heads: int, group: int) -> int:

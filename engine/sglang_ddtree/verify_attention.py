@@ -21,8 +21,6 @@ from .kernels.tree_attention import (
     tree_attention,
 )  # fmt: skip
 from .prefix_attention import (
-    FEWEST_REQUESTS,
-    FEWEST_ROWS,
     PrefixKernel,
     flash_attention,
     prefix_attention,
@@ -65,7 +63,7 @@ def prefix_kernel(name: str, backend: Any, deterministic: bool = False) -> Prefi
         return None
     flash = flash_attention() if hasattr(backend, "max_num_pages") else None
     if flash is not None:
-        return PrefixKernel(flash, FEWEST_ROWS, FEWEST_REQUESTS) if name == "auto" else PrefixKernel(flash)
+        return PrefixKernel(flash, always=name == "fa3")
     if name == "auto":
         return None
     raise ValueError(

@@ -33,7 +33,8 @@ from orchestrator.transport.ssh import SshTransport
 
 PINNED_HOSTS = "known_hosts"
 DEFAULT_PORT = 22
-KEYS_OF_OTHERS = frozenset({"router_api_key", "tree_server_api_key"})
+ROUTER_KEY, TREE_SERVER_KEY = "router_api_key", "tree_server_api_key"
+KEYS_OF_OTHERS = frozenset({ROUTER_KEY, TREE_SERVER_KEY})
 
 
 @dataclass

@@ -11,7 +11,7 @@ from sglang_ddtree import verify_attention
 from sglang_ddtree.kernels.reference.ancestor_bits import ancestor_bits
 from sglang_ddtree.kernels.reference.prefix_attention import prefix_attention
 from sglang_ddtree.kernels.reference.tree_attention import tree_attention
-from sglang_ddtree.prefix_attention import FEWEST_REQUESTS, FEWEST_ROWS, PrefixKernel, prefix_parts, takes_what_we_give
+from sglang_ddtree.prefix_attention import ARGUMENTS, PrefixKernel, prefix_parts, takes_what_we_give
 from sglang_ddtree.selftest_data import Random, relative
 from sglang_ddtree.static_tree import StaticTree
 from sglang_ddtree.verify_attention import TreeVerifyAttention, prefix_kernel
@@ -22,6 +22,7 @@ LAYER = SimpleNamespace(layer_id=0, tp_q_head_num=HEADS, head_dim=DIM, scaling=D
 
 def flash(**asked: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
     """FlashAttention's answers from the reference; it is asked for what its documentation says it takes."""
+    assert set(asked) == set(ARGUMENTS)
     lengths, starts, k = asked["cache_seqlens"], asked["cu_seqlens_q"], asked["k_cache"]
     assert lengths.dtype == starts.dtype == asked["page_table"].dtype == torch.int32
     assert torch.equal(starts, torch.arange(0, BS * WIDTH + 1, WIDTH, dtype=torch.int32))
@@ -35,7 +36,7 @@ def flash(**asked: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy remarks on the NaN of a request without a prefix
-@pytest.mark.parametrize("kernel", [None, PrefixKernel(flash)])
+@pytest.mark.parametrize("kernel", [None, PrefixKernel(flash, always=True)])
 @pytest.mark.parametrize("page", [1, 16])
 def test_rows_see_their_prefix_and_their_ancestors(kernel: Any, page: int) -> None:
     random = Random(5, "cpu")
@@ -75,8 +76,8 @@ def test_flash_attention_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match="needs --attention-backend fa3"):
         prefix_kernel("fa3", with_table)  # this machine has no such GPU
     monkeypatch.setattr(verify_attention, "flash_attention", lambda: flash)
-    assert prefix_kernel("fa3", with_table) == PrefixKernel(flash)
-    assert prefix_kernel("auto", with_table) == PrefixKernel(flash, FEWEST_ROWS, FEWEST_REQUESTS)
+    assert prefix_kernel("fa3", with_table) == PrefixKernel(flash, always=True)
+    assert prefix_kernel("auto", with_table) == PrefixKernel(flash)
     assert prefix_kernel("auto", with_table, deterministic=True) is None
     assert prefix_kernel("auto", without) is None
     with pytest.raises(ValueError, match="needs --attention-backend fa3"):
@@ -84,7 +85,7 @@ def test_flash_attention_is_refused_where_it_is_not(monkeypatch: pytest.MonkeyPa
 
 
 def test_small_batches_and_caches_of_another_type_are_left_to_our_own_kernel() -> None:
-    kernel = PrefixKernel(flash, 256, 4)
+    kernel = PrefixKernel(flash)
     q = torch.zeros(256, 1, 64, dtype=torch.bfloat16)
     assert kernel.serves(q, q, 4)
     assert not kernel.serves(q, q, 1)

@@ -24,7 +24,7 @@ from ..kernels.common import device_limit, interpreting
 from ..kernels.gdn_tree_verify import VerifyScratch, gdn_tree_verify
 from ..kernels.reference.gdn_tree_verify import gdn_tree_verify as plain_verify
 from ..kernels.reference.tree_attention import tree_attention as plain_attention
-from ..prefix_attention import FEWEST_REQUESTS, FEWEST_ROWS, flash_attention, prefix_attention, prefix_parts
+from ..prefix_attention import flash_attention, pays, prefix_attention, prefix_parts
 from ..selftest_data import HybridShape, Outcome, Random, relative
 from ..selftest_state import REAL, split_heads, verify_error
 from .inputs import HEADS, AttentionInputs
@@ -133,8 +133,7 @@ def attention_shape(
         parts = prefix_parts(bs, width, heads[1], heads[0] // heads[1])
         tree_tiles = dict.fromkeys((tree_attention.AFTER_PREFIX, tiles[0]))
         over_prefix = [joined(prefix, config, some) for config in tree_tiles for some in dict.fromkeys((parts, 0, 1))]
-        taken = bs >= FEWEST_REQUESTS and bs * width >= FEWEST_ROWS
-        arms = over_prefix + arms if taken else arms + over_prefix
+        arms = over_prefix + arms if pays(bs, bs * width) else arms + over_prefix
     return Shape("tree_attention", {"width": width, "bs": bs, "context": context, "head": heads[2]}, arms)
 
 

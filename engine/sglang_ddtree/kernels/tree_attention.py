@@ -54,9 +54,8 @@ CONFIGS = {
     128: (AttentionConfig(64, 64, 4, 2), AttentionConfig(64, 32, 4, 2)),
     256: (AttentionConfig(128, 64, 8, 3, resident=1), AttentionConfig(64, 32, 4, 2), AttentionConfig(32, 32, 4, 1)),
 }
-AFTER_PREFIX = AttentionConfig(
-    64, 32, 4, 2
-)  # for the tree alone, where another kernel has read the prefix; of every head size
+# For the tree alone, where another kernel has read the prefix; of every head size.
+AFTER_PREFIX = AttentionConfig(64, 32, 4, 2)
 
 # Verified like the others, picked by nothing: ``bench.candidates`` says where one should be.
 CANDIDATES = {
