@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -63,7 +64,7 @@ class Server:
             try:
                 self.get("/health", timeout=3)
                 return True
-            except OSError:
+            except (OSError, http.client.HTTPException):  # the latter too where a loopback connection met itself
                 time.sleep(0.5)
         return False
 

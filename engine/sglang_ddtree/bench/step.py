@@ -197,7 +197,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--arms", default="linear,ddtree:chain+15+31+63")
     parser.add_argument("--backend", default="fa3")
-    parser.add_argument("--port", type=int, default=33000)
+    parser.add_argument("--port", type=int, default=23000)
     parser.add_argument("--after", type=Path, help="measure only once this file exists (another job has left the GPU)")
     parser.add_argument("--contexts", default=",".join(map(str, REPEATS)), help="prompt lengths to measure at")
     parser.add_argument("--profile", default="", help="batch sizes at which the stages of a step are measured too")

@@ -141,7 +141,7 @@ def main() -> int:
     parser.add_argument("--start", type=float, default=400, help="seconds the servers may take to answer")
     parser.add_argument("--after", type=Path, help="measure only once this file exists (another job has left the GPU)")
     parser.add_argument("--memory", default="0.25", help="SGLang's --mem-fraction-static of each server")
-    parser.add_argument("--port", type=int, default=36000)
+    parser.add_argument("--port", type=int, default=26000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     leave_on_sigterm()
