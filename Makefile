@@ -6,11 +6,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ORCHESTRATE := $(VENV)/bin/orchestrate
 
-.PHONY: run venv lint test test-full troubles-test screen-test hosts-test hosts-test-more router-test rolling-test fault-matrix crash-matrix real-kills bench docs clean help
+.PHONY: run venv lint test versions-test test-full troubles-test screen-test hosts-test hosts-test-more router-test rolling-test fault-matrix crash-matrix real-kills bench docs clean help
 
 help:
 	@echo "make run            deploy DDTree on the embedded host, for real (exit 0: adopted or measured as not worth it)"
 	@echo "make test           unit, property, engine and end-to-end tests (at most 20 minutes on 2 cores)"
+	@echo "make versions-test  the engine's tests against the newest supported SGLang (12 minutes)"
 	@echo "make lint           ruff, mypy, import contracts"
 	@echo "make troubles-test  what goes wrong in a real deployment on an embedded host (six minutes)"
 	@echo "make hosts-test     tests on real sshd + systemd hosts (root, Debian)"
@@ -43,6 +44,10 @@ lint: venv
 
 test: venv
 	@$(PY) -m tools.run_tests
+
+# The newest SGLang that the plugin supports; make test has the one that it is developed against.
+versions-test: venv
+	@$(PY) -m tools.run_tests engine-0.5.23
 
 test-full: venv
 	@$(PY) -m tools.run_tests

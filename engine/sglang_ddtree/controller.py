@@ -22,6 +22,7 @@ HOLD = 4  # steps for which a decision stands
 PROBE_AGE = 96  # steps after which a width's figures are old enough to be measured again
 PROBE_SHARE = 0.005  # share of the time that measuring other widths may cost
 _SPREAD = 1.5  # tokens by which one walk's gain over the chain strays from its mean; few walks are judged with hope
+_FIRST = 3  # step times of which the shortest counts: a width's first steps often fall into a pause
 _GAIN_RATE, _COST_RATE, _SURVIVAL_RATE, _LEDGER_RATE = 1 / 64, 1 / 16, 1 / 256, 1 / 4096
 
 
@@ -93,13 +94,18 @@ class Controller:
     def note_time(self, width: int, batch_size: int, seconds: float) -> None:
         """One step at ``width`` took ``seconds``."""
         bucket = self._bucket(batch_size)
-        cost = bucket.cost[width]
-        # A pause that is not the step's own (garbage collection, another process) must not count in full.
-        usual = cost.value if cost.count >= 3 else seconds
-        cost.add(min(seconds, 3 * usual))
-        chain = bucket.cost[0]
+        cost, chain = bucket.cost[width], bucket.cost[0]
+        # A pause that is not the step's own (a first use, garbage collection, another process) must not count in full.
+        if cost.count < _FIRST:
+            spent = cost.value = min(seconds, cost.value) if cost.count else seconds
+            if not cost.count and chain.count:
+                spent = min(seconds, 3 * chain.value)
+            cost.count += 1
+        else:
+            spent = min(seconds, 3 * cost.value)
+            cost.add(spent)
         if chain.count:
-            self.ledger.spend(min(seconds, 3 * usual), chain.value)
+            self.ledger.spend(spent, chain.value)
 
     def note_walks(self, width: int, walks: Sequence[Sequence[int]], steps: int = 1) -> None:
         """Walks of one step at ``width``, rows of ``entry_order``; they stand for ``steps`` steps."""

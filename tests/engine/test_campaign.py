@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import os
@@ -144,6 +145,37 @@ def test_a_seeded_reference_that_does_not_start_is_told_once(monkeypatch: pytest
     plan = Plan("pair", "t", "d", 64, on_cpu=False)
     campaign_module.check_pair(campaign, plan, [*MAIN, *SEEDED], tmp_path, 0, [[1]])
     assert [(row["check"], row["log"]) for row in campaign.rows] == [(f"start: {SEEDED[0]}", "why it ended")]
+
+
+def test_arms_without_what_they_are_compared_with_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    models = ENGINE / "models"
+    monkeypatch.setattr(
+        "sys.argv",
+        ["campaign", str(models), "--pairs", "tiny-dense", "--arms", f"reference,{TWO_GPUS}", "--only", "none"],
+    )
+    with pytest.raises(SystemExit) as left:
+        campaign_module.main()
+    assert left.value.code == 2
+    assert "lack tree" in capsys.readouterr().err
+
+
+def test_a_server_that_answers_no_http_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    """A connection to a loopback port that nobody listens on yet may meet itself and read its own request."""
+    answers = [http.client.BadStatusLine("GET /health HTTP/1.1"), ConnectionRefusedError(), "{}"]
+
+    def get(self: Server, path: str, timeout: float) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    monkeypatch.setattr(Server, "get", get)
+    monkeypatch.setattr(Server, "alive", lambda self: True)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert Server.wait(object.__new__(Server), 60)
+    assert not answers
 
 
 def test_variants_change_one_switch(tmp_path: Path):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sglang_ddtree.controller import Controller
+from sglang_ddtree.controller import START_ALLOWANCE, Controller
 
 settings.register_profile("engine", max_examples=60, deadline=None)
 settings.load_profile("engine")
@@ -175,6 +175,17 @@ def test_one_long_pause_does_not_turn_the_decision():
         controller.note_time(0, 1, 1.0)
     controller.note_time(0, 1, 500.0)
     assert controller.cost(1, 0) < 1.3
+
+
+@pytest.mark.parametrize("width", [0, 3])
+def test_a_pause_in_a_first_step_is_neither_a_cost_nor_a_gain(width: int):
+    """A width's first use may capture or compile: it is no reason to leave the width, and the chain's no credit to trees."""
+    controller = Controller(NODES, LEVELS)
+    for first in sorted({0, width}):
+        for step in range(12):
+            controller.note_time(first, 1, 150.0 if first == width and step == 0 else 1.0)
+    assert controller.cost(1, width) == pytest.approx(1.0)
+    assert -START_ALLOWANCE <= controller.ledger.won <= 0.01
 
 
 def test_a_chain_that_runs_past_the_tree_is_not_taken_for_one_that_failed():

@@ -29,8 +29,8 @@ def provision(progress: Callable[[str], None]) -> None:
         provision_environment(host, session.wheel_dir, lambda text, _done, _total: progress(text))
 
 
-def host(name: str, *, dflash: bool = True) -> LabHost:
-    """A booted host that serves with the real engine under systemd, as root: linear DFLASH, or no speculation."""
+def host(name: str, *, dflash: bool = True, listens: str = "127.0.0.1") -> LabHost:
+    """A booted host that serves with the real engine under systemd, as root: linear DFLASH, or no speculation; ``listens``: on which address."""
     opt = STATE / "run" / f"opt-{name}"
     shutil.rmtree(opt, ignore_errors=True)
     (opt / "sglang").mkdir(parents=True)
@@ -44,7 +44,7 @@ def host(name: str, *, dflash: bool = True) -> LabHost:
         "[Unit]\nDescription=SGLang\n[Service]\n"
         f"ExecStart={VENV}/bin/python -m sglang_cpu launch --model-path /opt/models/{PAIR}/target {flags}"
         # `sglang_cpu launch` sets this for the server itself; the plugin's own commands in a clone need it too.
-        f"--host 127.0.0.1 --port {PORT}\nEnvironment=SGLANG_USE_CPU_ENGINE=1\nTimeoutStopSec=60\n[Install]\nWantedBy=multi-user.target\n"
+        f"--host {listens} --port {PORT}\nEnvironment=SGLANG_USE_CPU_ENGINE=1\nTimeoutStopSec=60\n[Install]\nWantedBy=multi-user.target\n"
     )
     machine = LabHost(
         name,

@@ -248,6 +248,10 @@ def main() -> int:
             asked = [ids[:400] for ids in prompts(plan.target, sets, 3)]
             arms = options.arms.split(",") if options.arms else arms_of(options.cpu, "hybrid" in label, len(gpus))
             arms = [arm for arm in arms if not f"{label}:start: {arm}".startswith(campaign.left_out or ("\0",))]
+            if missing := sorted({"reference", "tree"} - set(arms)):
+                parser.error(
+                    f"The arms of {label} lack {' and '.join(missing)}, which every check compares with: name them too."
+                )
             args = (campaign, plan, arms, out, options.port + 1000 * i, asked)
             threads.append(threading.Thread(target=check_pair, args=args))
             threads[-1].start()

@@ -1,4 +1,4 @@
-"""What a GPU can still settle, as commands with their minutes: the list of a short lease.
+"""What to measure again on a GPU once the code has changed, as commands with their minutes: the list of a short lease.
 
     python -m sglang_ddtree.bench.outstanding --list
     python -m sglang_ddtree.bench.outstanding --minutes 9 [--only NAME,NAME]
@@ -50,13 +50,13 @@ ITEMS = (
         "every op and every tile a launcher may pick, on the present code",
     ),
     Item(
-        "widths-dense", 3.0,
-        _module("sglang_ddtree.bench.widths {models} --pair tiny-dense --labels auto,63 --rounds 6 --tokens 128 --seconds 80 --json {result}"),
-        "auto's speed on a quiet host, at batch 2 and 4 above all",
+        "widths-dense", 2.5,
+        _module("sglang_ddtree.bench.widths {models} --pair tiny-dense --labels auto,63 --rounds 8 --tokens 256 --seconds 130 --json {result}"),
+        "auto's speed on the dense pair up to batch 32",
     ),
     Item(
         "widths-hybrid", 3.0,
-        _module("sglang_ddtree.bench.widths {models} --pair tiny-hybrid --labels auto,63 --rounds 6 --tokens 128 --seconds 100 --json {result}"),
+        _module("sglang_ddtree.bench.widths {models} --pair tiny-hybrid --labels auto,63 --rounds 8 --tokens 256 --seconds 130 --json {result}"),
         "auto's speed on the hybrid up to batch 32",
     ),
     Item(
@@ -65,9 +65,9 @@ ITEMS = (
         "both pairs against the offline baselines, every budget",
     ),
     Item(
-        "step", 4.0,
-        _module("sglang_ddtree.bench.step {scratch} --arms ddtree:31+63+64 --profile 1,8 --seconds 150 --json {result}"),
-        "the stages of a step with the present tiles, and 64 rows at batch 8 and 4k",
+        "step", 5.0,
+        _module("sglang_ddtree.bench.step {scratch} --arms linear,ddtree:31+63+64 --profile 1,8 --seconds 165 --json {result}"),
+        "steps of 32, 64 and 65 rows beside linear's, their stages, and 4k",
     ),
 )  # fmt: skip
 
