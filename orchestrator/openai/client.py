@@ -100,7 +100,7 @@ class Client:
         """A kept connection may have been given up by the server while it was idle: what changes nothing is asked again."""
         try:
             return self._http.request(method, path, **kwargs)
-        except httpx.RemoteProtocolError:
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):  # hung up, or reset in either direction
             if method != "GET":
                 raise
             return self._http.request(method, path, **kwargs)
