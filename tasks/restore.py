@@ -12,6 +12,7 @@ from orchestrator.openai.client import Client
 from orchestrator.release.launch import flag_value
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.settle import settle
+from orchestrator.remote.services import Definition
 from tasks.launch import WIDTH, algorithm_of
 from tasks.samples import RECORDED_PROMPTS, Sample, compare, default_prompts, take_samples
 
@@ -35,10 +36,7 @@ def restore(session: HostSession, target: Manifest, *, log: Log, meanwhile: Mean
     activation = session.activation()
     settle(activation, patience_s=session.config.service.start_timeout_s, log=log)
     definition = session.services.definition(session.unit)
-    override = activation.override_for(target)
-    wanted = target.launch.argv
-    live = definition is not None and definition.argv == wanted and definition.overridden == (override is not None)
-    if live and session.services.status(session.unit).running:
+    if defines(definition, target) and session.services.status(session.unit).running:
         log(f"{target.id} is live already")
     else:
         activation.bring_back(
@@ -52,6 +50,13 @@ def restore(session: HostSession, target: Manifest, *, log: Log, meanwhile: Mean
         log(f"{session.unit} started with {target.id}")
     if session.releases.current() != target.id:
         session.releases.point_current(target.id)
+
+
+def defines(definition: Definition | None, target: Manifest) -> bool:
+    """Whether the unit would start exactly this release: releases of one command may differ in their environment."""
+    if definition is None or definition.argv != target.launch.argv:
+        return False
+    return not definition.overridden if target.kind == "found" else definition.release == target.id
 
 
 def rollback_target(session: HostSession, wanted: str | None) -> Manifest:

@@ -27,7 +27,7 @@ from tasks.replicas import (
     wait_gpu_free,
     waiting,
 )
-from tasks.restore import restore
+from tasks.restore import defines, restore
 from tasks.samples import SAMPLE_PROMPTS, Sample, compare, default_prompts, take_samples
 from tasks.serving import wait_ready
 from tasks.standin import StandIn, stand_in_changes, stand_in_left, standing_in, why_not
@@ -39,9 +39,7 @@ KEY = "cutover"
 
 def is_live(session: HostSession, target: Manifest) -> bool:
     """Whether the unit runs with this release and exactly this command."""
-    definition = session.services.definition(session.unit)
-    defined = definition is not None and definition.release == target.id and definition.argv == target.launch.argv
-    return defined and session.services.status(session.unit).running
+    return defines(session.services.definition(session.unit), target) and session.services.status(session.unit).running
 
 
 @contextlib.contextmanager

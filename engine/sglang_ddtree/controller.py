@@ -104,8 +104,10 @@ class Controller:
         else:
             spent = min(seconds, 3 * cost.value)
             cost.add(spent)
-        if chain.count:
+        if width and chain.count:
             self.ledger.spend(spent, chain.value)
+        elif not width and cost.count > 1:  # a chain's step is no loss, and its first one may be any pause
+            self.ledger.spend(spent, spent)
 
     def note_walks(self, width: int, walks: Sequence[Sequence[int]], steps: int = 1) -> None:
         """Walks of one step at ``width``, rows of ``entry_order``; they stand for ``steps`` steps."""
@@ -123,7 +125,7 @@ class Controller:
                 gains = ((order > 0) & (order <= nodes)).sum(1) - promised
                 self._gain[i].add(float(gains.mean()), len(rows))
                 if i == width:
-                    self._credit(float(gains.mean()), steps)
+                    self._credit(float(gains.mean()), len(rows), steps)
 
     def _note_survival(self, chain: np.ndarray, censored: np.ndarray) -> None:
         levels = np.arange(1, self.levels + 1)[None]
@@ -134,9 +136,9 @@ class Controller:
         self._at_risk = self._at_risk * keep + (passed | failed).sum(0)
         self._expected = None
 
-    def _credit(self, gain: float, steps: int) -> None:
-        chain = self._buckets[self._bucket_in_force].cost[0] if self._bucket_in_force in self._buckets else None
-        if chain is not None and chain.count:
+    def _credit(self, gain: float, batch_size: int, steps: int) -> None:
+        chain = self._bucket(batch_size).cost[0]
+        if chain.count:
             self.ledger.won += steps * gain / self.chain_length() * chain.value
 
     # -- estimates -----------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ class DeadmanStatus:
 
 
 class Trigger(Protocol):
-    """How the host waits: a detached process, or systemd timer and boot unit."""
+    """How the host waits: a detached process, or systemd timer and boot unit. Only the switch of `token` may fire."""
 
-    def start(self, script: str, folder: str, seconds: float) -> None: ...
+    def start(self, script: str, folder: str, seconds: float, token: str) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -46,8 +46,8 @@ class ProcessTrigger:
 
     transport: Transport
 
-    def start(self, script: str, folder: str, seconds: float) -> None:
-        self.transport.run(["python3", script, "detach", folder], check=True)
+    def start(self, script: str, folder: str, seconds: float, token: str) -> None:
+        self.transport.run(["python3", script, "detach", folder, token], check=True)
 
     def stop(self) -> None:
         return None  # it sees for itself that the switch was disarmed
@@ -103,7 +103,7 @@ class Deadman:
         script = 'head -c 65536 /dev/zero > "$1/reserve" && : >> "$1/lock" && sync "$1/reserve"'
         self.store.sh(script, self.folder)
         self.store.put(json.dumps(document), posixpath.join(self.folder, "armed.json"), mode=0o600)
-        self.trigger.start(self.script, self.folder, seconds)
+        self.trigger.start(self.script, self.folder, seconds, token)
         armed = self.status()
         if armed.state != "armed" or armed.token != token:
             raise OrchestrateError(

@@ -28,21 +28,21 @@ class SystemdTrigger:
         stem, dot, kind = name.rpartition(".")
         return f"{stem}{self.suffix}{dot}{kind}"
 
-    def start(self, script: str, folder: str, seconds: float) -> None:
+    def start(self, script: str, folder: str, seconds: float, token: str) -> None:
         python = self.transport.run(["/bin/sh", "-c", "command -v python3"], check=True).stdout.strip()
-        for name, text in self.units(python, script, folder, seconds).items():
+        for name, text in self.units(python, script, folder, seconds, token).items():
             self.driver.write_unit(name, text)
         self.driver.reload()
         self.driver.enable(self.named(BOOT))
         self.driver.enable(self.named(TIMER))
         self.driver.restart(self.named(TIMER))  # an old timer of the same name must count anew
 
-    def units(self, python: str, script: str, folder: str, seconds: float) -> dict[str, str]:
-        """The unit files by name."""
+    def units(self, python: str, script: str, folder: str, seconds: float, token: str) -> dict[str, str]:
+        """The unit files by name. The timer's names its switch: one left from an earlier switch must not fire this one."""
         command = systemd_text.command
         return {
             self.named(SERVICE): systemd_text.render(
-                "deadman.service.j2", unit=self.unit, command=command([python, script, "fire", folder])
+                "deadman.service.j2", unit=self.unit, command=command([python, script, "fire", folder, token])
             ),
             self.named(TIMER): systemd_text.render("deadman.timer.j2", unit=self.unit, seconds=f"{seconds:g}"),
             self.named(BOOT): systemd_text.render(

@@ -186,6 +186,27 @@ def test_a_pause_in_a_first_step_is_neither_a_cost_nor_a_gain(width: int):
             controller.note_time(first, 1, 150.0 if first == width and step == 0 else 1.0)
     assert controller.cost(1, width) == pytest.approx(1.0)
     assert -START_ALLOWANCE <= controller.ledger.won <= 0.01
+    assert controller.ledger.spent < 30
+
+
+def test_gains_count_also_while_a_width_is_fixed():
+    """Nobody asks for a choice then; costs that were booked without their gains would keep trees out afterwards."""
+    rng, controller = random.Random(0), Controller(NODES, LEVELS)
+    for _ in range(20):
+        controller.note_time(0, 4, 1.0)
+    for _ in range(300):
+        walks = [one_walk(rng, 0.7, 0.6, NODES[-1]) for _ in range(4)]
+        controller.note_time(3, 4, 1.1)
+        controller.note_walks(3, [[*order, *[0] * (LEVELS - len(order)), chain, LEVELS] for order, chain in walks])
+    assert controller.ledger.won > 20
+
+
+def test_noise_in_the_chains_own_steps_is_no_loss():
+    rng, controller = random.Random(0), Controller(NODES, LEVELS)
+    for bs in (1, 2, 4, 8):
+        for _ in range(400):
+            controller.note_time(0, bs, rng.uniform(0.6, 1.4))
+    assert controller.ledger.won == 0.0
 
 
 def test_a_chain_that_runs_past_the_tree_is_not_taken_for_one_that_failed():

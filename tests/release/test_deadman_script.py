@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.release.store import LINK
+from orchestrator.release.systemd_trigger import SystemdTrigger
 from orchestrator.remote import scripts
 from orchestrator.remote.scripts import deadman
 
@@ -140,3 +142,21 @@ def test_host_and_operator_set_the_same_link_at_the_same_moment(tmp_path: Path) 
     operator.join()
     assert codes == [0] * 60
     assert list(tmp_path.iterdir()) == [link]
+
+
+def test_a_waiting_process_fires_no_switch_but_its_own(tmp_path: Path) -> None:
+    arm(tmp_path / "d", seconds=0, commands=[["touch", str(tmp_path / "ran")]])
+    assert call("wait", tmp_path / "d", "an earlier one")["state"] == "armed"
+    assert call("fire", tmp_path / "d", "an earlier one")["state"] == "armed"
+    assert not (tmp_path / "ran").exists()
+    assert call("wait", tmp_path / "d", "t1")["state"] == "fired"
+
+
+def test_the_timers_unit_names_its_switch_and_is_not_ended_half_way() -> None:
+    """A firing holds a stand-in until the old release answers, which may take longer than any limit written there."""
+    driver: Any = SimpleNamespace(scope=SimpleNamespace(wanted_by="multi-user.target"))
+    nowhere: Any = None
+    units = SystemdTrigger(nowhere, driver, "sglang.service").units("python3", "/d/deadman.py", "/d", 600, "t1")
+    text = units["orchestrate-deadman.service"]
+    assert "fire /d t1" in text.replace('"', "")
+    assert "TimeoutStartSec=infinity" in text

@@ -16,6 +16,7 @@ from orchestrator.release.deadman import Deadman
 from orchestrator.release.drift import drift_of
 from orchestrator.release.manifest import Manifest
 from orchestrator.release.settle import look, settle
+from tasks.restore import restore
 from tests.release.driving import ask, found, wait_until
 
 
@@ -216,3 +217,22 @@ def test_cleaning_in_the_middle_of_a_switch_leaves_the_service_as_it_was_found(
     assert ask(session)["argv"][-1] == "LINEAR"
     assert found(session).launch == source.launch
     assert session.deadman.status().state == "never armed"  # its folder is gone too
+
+
+def test_a_release_that_differs_in_its_environment_alone_is_not_taken_for_the_live_one(
+    session: HostSession, built: tuple[Manifest, Manifest], live: Activation
+) -> None:
+    _, release = built
+    launch = release.launch.model_copy(update={"env": {**release.launch.env, "WIDTHS": "auto"}})
+    other = release.model_copy(update={"id": "ddtree-0123456789ab", "venv_of": release.id, "launch": launch})
+    session.releases.write(other)
+    assert live.confirm(live.switch(other, release, deadline_s=3600).token)
+    before = session.services.status(session.unit).main_pid
+    restore(session, release, log=lambda _line: None)
+    definition = session.services.definition(session.unit)
+    assert definition is not None
+    assert (definition.release, session.releases.current()) == (release.id, release.id)
+    assert session.services.status(session.unit).main_pid != before
+    again = session.services.status(session.unit).main_pid
+    restore(session, release, log=lambda _line: None)
+    assert session.services.status(session.unit).main_pid == again

@@ -185,9 +185,9 @@ def status(folder: str) -> dict[str, Any]:
     return {"state": "fired", **outcome} if outcome else {"state": "never armed"}
 
 
-def wait(folder: str) -> dict[str, Any]:
+def wait(folder: str, token: str | None) -> dict[str, Any]:
     plan = read(folder, "armed.json")
-    if plan is None:
+    if plan is None or (token is not None and plan["token"] != token):
         return status(folder)
     end = ticking() + float(plan["seconds"])
     while ticking() < end:
@@ -198,7 +198,7 @@ def wait(folder: str) -> dict[str, Any]:
     return fire(folder, plan["token"], "nobody confirmed the new release in time")
 
 
-def detach(folder: str) -> dict[str, Any]:
+def detach(folder: str, token: str | None) -> dict[str, Any]:
     """Start `wait` as a process of its own that outlives the connection (for hosts without systemd)."""
     if os.fork() == 0:
         os.setsid()
@@ -207,7 +207,7 @@ def detach(folder: str) -> dict[str, Any]:
             for descriptor in (0, 1, 2):
                 os.dup2(quiet, descriptor)
             os.environ.pop("ORCHESTRATE_CALL", None)
-            os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder])
+            os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder, *([token] if token else [])])
         os._exit(0)
     os.wait()
     return status(folder)
@@ -217,9 +217,9 @@ def main() -> None:
     verb, folder = sys.argv[1], os.path.abspath(sys.argv[2])
     token = sys.argv[3] if len(sys.argv) > 3 else None
     if verb == "wait":
-        answer = wait(folder)
+        answer = wait(folder, token)
     elif verb == "detach":
-        answer = detach(folder)
+        answer = detach(folder, token)
     elif verb == "fire":
         answer = fire(folder, token, "fired by command")
     elif verb == "boot":
