@@ -13,7 +13,7 @@ from orchestrator.bench.gpu import read_sample
 from orchestrator.bench.paired import run_paired_sweep
 from orchestrator.bench.prompts import Prompt, load_prompts, set_hash
 from orchestrator.bench.result import SweepResult
-from orchestrator.bench.rows import HostSample, Row, loop_share, row_from_json
+from orchestrator.bench.rows import HostSample, Row, fingerprint_of, loop_share, row_from_json
 from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import BenchInvalidError, ExitCode, OrchestrateError
 from orchestrator.graph.model import Action, Change, Evidence, Json, Outcome, Probe, TaskContext
@@ -26,6 +26,7 @@ from tasks.serving import SIDE_PURPOSES, side_name
 from tasks.tree_arms import TreeArms
 
 KEY = "benchmark"
+ENGINES = ("release", "engine", "tree_server")  # those of the task's inputs that say which tree engine is measured
 
 
 class BenchBudgets(Action):
@@ -74,8 +75,15 @@ class BenchBudgets(Action):
                 max_live_load=min(1.0, knobs.max_live_load),
                 tie_nats=knobs.parity_bound,
                 done_rows=_rows_of_this_run(ctx),
+                fingerprint=self.fingerprint(ctx),
             )
         return _kept(ctx, result)
+
+    def fingerprint(self, ctx: TaskContext) -> str:
+        """Of both engines: by release and knobs, as those that a run starts are other processes when it goes on."""
+        inputs = self.inputs(ctx)
+        engines = {name: inputs[name] for name in ENGINES if name in inputs}
+        return fingerprint_of({"linear": ctx.output("record-linear").get("release"), **engines})
 
     def budgets(self, ctx: TaskContext) -> tuple[int, ...]:
         return knobs_of(ctx).budgets
@@ -196,7 +204,10 @@ class Decide(Action):
 
     def inputs(self, ctx: TaskContext) -> Mapping[str, Json]:
         knobs = knobs_of(ctx)
-        return {"decide": knobs.decide, "reason": knobs.reason, "nodes": knobs.nodes, "accept": list(knobs.accept_loss)}
+        return {
+            "decide": knobs.decide, "reason": knobs.reason, "nodes": knobs.nodes, "accept": list(knobs.accept_loss),
+            "adaptive": knobs.tree.adaptive,
+        }  # fmt: skip
 
     def probe(self, ctx: TaskContext) -> Probe:
         return Probe(False, "a decision is made in every run")
@@ -219,7 +230,8 @@ def decision(knobs: Knobs, verdict: Mapping[str, Any] | None, lost: Sequence[str
     """What to do, by whom, and with how many nodes; OrchestrateError without verdict and override.
 
     lost: what the linear service offers and the tree does not. A measured gain is not adopted at that price unless
-    the loss was accepted by name; an override is a person's word and goes through, with the loss recorded.
+    the loss was accepted by name, nor one that holds at some of the loads only, unless the service chooses its width by
+    the load (ddtree.adaptive); an override is a person's word and goes through, with the loss recorded.
     """
     if knobs.decide is not None:
         words = {"adopt": "adopt", "keep-linear": "keep linear"}
@@ -247,4 +259,24 @@ def decision(knobs: Knobs, verdict: Mapping[str, Any] | None, lost: Sequence[str
             f"`--set accept_loss={','.join(refused)}` adopts all the same"
         )
         return {**found, "decision": "keep linear", "why": why}
+    if verdict.get("conditional") and not knobs.tree.adaptive:
+        return {**found, **_held_for_loads(verdict)}
     return {**found, "nodes": verdict.get("budget")}
+
+
+def _held_for_loads(verdict: Mapping[str, Any]) -> dict[str, str]:
+    """Keep linear where no budget gains at one of the loads, inconclusive where that load has not shown it yet."""
+    budget, holds = verdict.get("budget"), verdict.get("holds_for", ())
+    rest = [load for load in verdict.get("loads", ()) if load["concurrency"] not in holds]
+    kept = any(load["decision"] == "keep linear" for load in rest)
+    why = (
+        f"{verdict['reason']}, but {budget} nodes were shown to pay only at {_listed(holds)} at once, not at "
+        f"{_listed([load['concurrency'] for load in rest])}; `ddtree: {{adaptive: true}}` in hosts.yaml adopts them and lets "
+        f"the service choose fewer nodes or linear by the load, `--set decide=adopt --set nodes={budget} --reason TEXT` "
+        "adopts them as they are"
+    )
+    return {"decision": "keep linear" if kept else "inconclusive", "why": why}
+
+
+def _listed(loads: Sequence[int]) -> str:
+    return ", ".join(map(str, loads))

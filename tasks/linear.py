@@ -13,19 +13,21 @@ from orchestrator.openai.endpoint import Endpoint
 from orchestrator.release.found import ancestors, find_service
 from orchestrator.release.manifest import Manifest
 from tasks.launch import algorithm_of
-from tasks.serving import side_engine, side_of, wait_ready
+from tasks.serving import main_process, side_engine, side_of, wait_ready
 
 
 @dataclass(frozen=True)
 class LinearEngine:
-    """A running linear DFLASH engine. `pid` is its main process; `may_flush` says whether its cache is ours alone."""
+    """A running linear DFLASH engine. `unit` is its service; `may_flush` says whether its cache is ours alone."""
 
+    session: HostSession
+    unit: str
     url: Endpoint
-    pid: int
     may_flush: bool
 
     def identity(self) -> str:
-        return f"pid {self.pid}"
+        """As which process it runs now, asked from the host; HostError when it, or the way to the host, is gone."""
+        return main_process(self.session, self.unit)
 
 
 def linear_release(ctx: TaskContext, replica: HostSession | None = None) -> Manifest:
@@ -81,10 +83,10 @@ def linear_engine(ctx: TaskContext) -> Iterator[LinearEngine]:
     session: HostSession = ctx.host
     embedded = session.config.transport == "embedded"
     if live_is_linear(session):
-        pid = wait_ready(ctx, session.unit, session.config.service.port)  # it may still be loading its model
+        wait_ready(ctx, session.unit, session.config.service.port)  # it may still be loading its model
         with session.http() as url:
-            yield LinearEngine(url, pid, may_flush=embedded)
+            yield LinearEngine(session, session.unit, url, may_flush=embedded)
         return
     engine = side_of(session, "linear", linear_release(ctx).launch)
     with side_engine(ctx, engine) as url:
-        yield LinearEngine(url, session.services.status(engine.name).main_pid, may_flush=True)
+        yield LinearEngine(session, engine.name, url, may_flush=True)

@@ -206,5 +206,5 @@ def _require_same(ctx: TaskContext) -> None:
     if f"pid {server['pid']} since {server['start_time']}" not in now:
         raise OrchestrateError(
             f"The server on port {server['port']} of {ctx.host.name!r} was pid {server['pid']} and is {now or 'gone'} now; "
-            "run again once it stays."
+            "start a new run once it stays, as this one is about the other process."
         )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.errors import HostError
 from orchestrator.graph.model import TaskContext
 from orchestrator.hosts import readiness
 from orchestrator.hosts.inventory import HostConfig
@@ -89,6 +90,17 @@ def start_side(ctx: TaskContext, engine: SideEngine) -> float:
 def remove_side(session: HostSession, name: str) -> None:
     if session.services.definition(name) is not None:
         session.services.remove(name)
+
+
+def main_process(session: HostSession, name: str) -> str:
+    """The process that a service runs as now, for an arm's identity; HostError when it does not run."""
+    status = session.services.status(name)
+    if not status.running:
+        raise HostError(
+            f"The service {name!r} of {session.name!r} does not run any more ({status.detail or status.active}); "
+            "read `orchestrate logs`, and run again once it stays."
+        )
+    return f"pid {status.main_pid}"
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from orchestrator.graph.model import TaskContext
 from orchestrator.hosts.readiness import EngineStartError
 from orchestrator.openai.endpoint import Endpoint
 from tasks.patch import tree_engine
-from tasks.serving import SideEngine, side_engine
+from tasks.serving import SideEngine, main_process, side_engine
 
 Sample = Callable[[], HostSample | None]
 
@@ -57,29 +57,38 @@ class TreeArms:
         def factory() -> Iterator[Arm]:
             shared = self._running()
             if shared is None:
-                with self._own_server(budget) as url:
-                    yield self._arm(url, budget)
+                with self._own_server(budget) as (unit, url):
+                    yield self._arm(unit, url, budget)
             elif budget in shared.held:
-                yield self._arm(shared.url, budget, lambda: shared.switch.set(budget))
+                yield self._arm(shared.engine.name, shared.url, budget, lambda: shared.switch.set(budget))
             else:
                 raise OrchestrateError(f"the server that holds all widths did not start with {budget} nodes")
 
         return factory
 
-    def _arm(self, url: Endpoint, budget: int, switch: Callable[[], Any] | None = None) -> Arm:
-        return Arm(f"ddtree-{budget}", url, budget, switch=switch, sample=self._sample, flush=self._flush)
+    def _arm(self, unit: str, url: Endpoint, budget: int, switch: Callable[[], Any] | None = None) -> Arm:
+        return Arm(
+            f"ddtree-{budget}",
+            url,
+            budget,
+            switch=switch,
+            identity=lambda: main_process(self._ctx.host, unit),
+            sample=self._sample,
+            flush=self._flush,
+        )
 
     @contextlib.contextmanager
-    def _own_server(self, budget: int) -> Iterator[Endpoint]:
-        """A server of this budget alone; the canary, when it has that budget."""
+    def _own_server(self, budget: int) -> Iterator[tuple[str, Endpoint]]:
+        """Unit and address of a server of this budget alone; the canary, when it has that budget."""
         ctx = self._ctx
         canary = ctx.output("canary")
         if canary.get("nodes") == budget and ctx.host.services.status(str(canary.get("unit"))).running:
             with ctx.host.http(int(canary["port"])) as url:
-                yield url
+                yield str(canary["unit"]), url
             return
-        with side_engine(ctx, tree_engine(ctx, "bench", budget)) as url:
-            yield url
+        engine = tree_engine(ctx, "bench", budget)
+        with side_engine(ctx, engine) as url:
+            yield engine.name, url
 
     # -- the server with all widths ----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.bench.load import Level, Target, run_load
 from orchestrator.bench.prompts import WARM_UP, Prompt, native_prompt, plain_text
 from orchestrator.bench.rows import HostSample, RequestFacts, Row
+from orchestrator.errors import HostError
 from orchestrator.openai.client import Client, engine_settings, graphs_on, server_identity
 from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.metrics_text import read_metrics
@@ -50,7 +51,7 @@ ArmFactory = Callable[[], AbstractContextManager[Arm]]
 
 @dataclass(frozen=True)
 class RowSettings:
-    """What every row of a sweep has in common."""
+    """What every row of a sweep has in common. fingerprint: of the engines of both arms."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -58,6 +59,7 @@ class RowSettings:
     max_live_load: float = 0.0
     client_delay_limit_s: float | None = None
     set_hash: str = ""
+    fingerprint: str = ""
 
 
 class OpenArm:
@@ -78,6 +80,7 @@ class OpenArm:
         self.outputs: list[list[int]] = []  # of the row measured last, in the order of its requests
         self._prompts: dict[str, str | list[int]] = {}
         self._warmed = False
+        self._opened_as = self.identity()
         return self
 
     def __exit__(
@@ -98,8 +101,19 @@ class OpenArm:
     def identity(self) -> str:
         return self.arm.identity() if self.arm.identity else server_identity(self._client.server_info())
 
+    def require_same(self) -> None:
+        """HostError when the server that was opened answers no more, or another process serves in its place."""
+        self._client.server_info()
+        now = self.identity()
+        if now != self._opened_as:
+            raise HostError(
+                f"The server of the arm {self.arm.name!r} was restarted during the sweep (it was {self._opened_as} and is "
+                f"{now}); run again once it stays."
+            )
+
     def greedy_ids(self, prompt: Prompt, max_tokens: int) -> list[int]:
         """Greedy output ids of one prompt; [] when the request failed."""
+        self._switch()
         return self._client.generate(self.native(prompt)[1], max_tokens).output_ids
 
     def gap(self, prompt: Prompt, prefix: Sequence[int], wanted: int, got: int) -> float | None:
@@ -111,6 +125,10 @@ class OpenArm:
         if not self._warmed:
             self._load(settings, warm_up, concurrency)
             self._warmed = True
+
+    def _switch(self) -> None:
+        if self.arm.switch:
+            self.arm.switch()
 
     def _load(self, settings: RowSettings, prompts: Sequence[Prompt], concurrency: int) -> Any:
         target = Target(
@@ -137,8 +155,7 @@ class OpenArm:
         warm_up: Sequence[Prompt] = WARM_UP,
     ) -> Row:
         """Measure one prompt group; the row is not judged yet."""
-        if self.arm.switch:
-            self.arm.switch()
+        self._switch()
         self.warm_up(settings, concurrency, warm_up)
         flushed = self._client.flush_cache() if self.arm.flush else None
         sample = self.arm.sample or (lambda: None)
@@ -158,8 +175,9 @@ class OpenArm:
             max_tokens=settings.max_tokens,
             temperature=settings.temperature,
             set_hash=settings.set_hash,
+            fingerprint=settings.fingerprint,
             warm_up_hashes=tuple(p.content_hash for p in warm_up),
-            prompt_hashes=tuple(p.content_hash for p in prompts),
+            prompt_hashes=tuple(p.own_hash for p in prompts),
             identity_before=identity_before,
             identity_after=identity_after,
             speculative=self.arm.speculative,

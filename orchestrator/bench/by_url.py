@@ -15,10 +15,10 @@ from orchestrator.bench.arm import Arm
 from orchestrator.bench.gpu import PROCESS_COMMAND, QUERY_COMMAND, parse_sample
 from orchestrator.bench.lossless import Gap
 from orchestrator.bench.prompts import Prompt, native_prompt
-from orchestrator.bench.rows import HostSample, Row, loop_share, row_from_json
+from orchestrator.bench.rows import HostSample, Row, fingerprint_of, loop_share, row_from_json
 from orchestrator.bench.validity import LOOP_SHARE
 from orchestrator.errors import UsageError
-from orchestrator.openai.client import Client
+from orchestrator.openai.client import Client, engine_settings, server_identity
 from orchestrator.openai.endpoint import Endpoint
 from orchestrator.openai.records import whole_number
 
@@ -51,6 +51,15 @@ class Servers:
         if url is None:
             raise UsageError(f"No --tree-url was given for {budget} nodes; add --tree-url {budget}=URL.")
         return url
+
+    def fingerprint(self) -> str:
+        """Of all servers as they run now: rows of one that was restarted, or of another one, do not count."""
+        told = {}
+        for name, server in {"linear": self.linear, **{str(budget): url for budget, url in self.trees.items()}}.items():
+            with Client(server) as client:
+                info = client.server_info()
+            told[name] = [server.root, server_identity(info), engine_settings(info)]
+        return fingerprint_of(told)
 
     def switched(self, budget: int) -> bool:
         """Whether that budget's server must be told its width."""

@@ -21,6 +21,7 @@ from orchestrator.bench.summary import MIN_PAIRS, Pair, hopeless, pairs_of, summ
 from orchestrator.bench.validity import judge
 from orchestrator.bench.verdict import decide
 from orchestrator.errors import OrchestrateError, UsageError
+from orchestrator.transport.base import ConnectionLost
 
 RowSink = Callable[[Row], None]
 Progress = Callable[[str, float, float], None]  # text, done, total (in pairs)
@@ -51,6 +52,7 @@ def run_paired_sweep(
     judge_of_ties: Gap | None = None,
     out_of_time: Callable[[], bool] = lambda: False,
     done_rows: Sequence[Row] = (),
+    fingerprint: str = "",
     warm_up: Sequence[Prompt] = WARM_UP,
 ) -> SweepResult:
     """Measure `pairs` valid pairs per budget and concurrency, and decide.
@@ -61,12 +63,15 @@ def run_paired_sweep(
     its own token that counts as none where both outputs part (see orchestrator.bench.lossless). judge_of_ties: asked where
     neither server tells its preference. out_of_time: asked before
     each pair; when true, what was measured until then is summed up. done_rows: rows of an interrupted sweep; their
-    pairs are not measured again. on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget
-    whose server does not start is skipped with its reason; a linear arm that does not start raises.
+    pairs are not measured again. fingerprint: of the engines of both arms; done_rows with another one do not count.
+    on_row gets each row of a complete pair, judged; on_progress may raise to cancel. A budget whose server does not
+    start is skipped with its reason; a linear arm that does not start raises.
     """
     if not prompts or pairs < 1 or not budgets or min(budgets) < 1:
         raise UsageError("A paired sweep needs prompts, at least one pair, and budgets of 1 node or more.")
-    settings = RowSettings(max_tokens, temperature, seed, max_live_load, client_delay_limit_s, set_hash(prompts))
+    settings = RowSettings(
+        max_tokens, temperature, seed, max_live_load, client_delay_limit_s, set_hash(prompts), fingerprint
+    )
     sweep = _Sweep(
         linear, tree, list(budgets), list(prompts), pairs, settings, list(concurrencies), group_size,
         margin, tie_nats, judge_of_ties, list(warm_up), on_row, on_progress, out_of_time, _of_this_sweep(done_rows, settings, group_size),
@@ -79,12 +84,12 @@ def run_paired_sweep(
 
 
 def _of_this_sweep(rows: Sequence[Row], settings: RowSettings, group_size: int) -> list[Row]:
-    """Those of the same prompts, dealt out and asked in the same way: others cannot stand beside new ones."""
-    asked = settings.set_hash, settings.max_tokens, settings.temperature
+    """Those of the same engines and prompts, dealt out and asked in the same way: others can't stand beside new ones."""
+    asked = settings.fingerprint, settings.set_hash, settings.max_tokens, settings.temperature
     return [
         row
         for row in rows
-        if (row.set_hash, row.max_tokens, row.temperature) == asked
+        if (row.fingerprint, row.set_hash, row.max_tokens, row.temperature) == asked
         and len(row.requests) == max(group_size, row.concurrency)
     ]
 
@@ -108,6 +113,7 @@ class _Sweep:
     out_of_time: Callable[[], bool]
     rows: list[Row]
     skipped: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)  # those of the skipped whose server ended with an error
     looping: set[str] = field(default_factory=set)
     gate: dict[int, bool] = field(default_factory=dict)
     references: dict[str, list[int]] = field(default_factory=dict)
@@ -134,9 +140,11 @@ class _Sweep:
                         self._check_gate(budget, line, wide)
                         for concurrency in self.concurrencies:
                             self._budget_beside(line, wide, budget, concurrency)
+                except ConnectionLost:
+                    raise  # also where it is back by now: no tree is to blame
                 except OrchestrateError as exc:
-                    line.identity()  # raises when it is the linear arm, or the way to the host, that is gone
-                    self.skipped[budget] = str(exc)
+                    line.require_same()  # raises when it is the linear arm, or the way to the host, that is gone
+                    self.skipped[budget] = self.failed[budget] = str(exc)
 
     def _budget_beside(self, line: OpenArm, wide: OpenArm, budget: int, concurrency: int) -> None:
         for pair in self._open_pairs(budget, concurrency):
@@ -236,9 +244,9 @@ class _Sweep:
                     for c in self.concurrencies
                 }
         except OrchestrateError as exc:
-            if not budget:
+            if not budget or isinstance(exc, ConnectionLost):
                 raise
-            self.skipped[budget] = str(exc)
+            self.skipped[budget] = self.failed[budget] = str(exc)
 
     def _pass_done(self, budgets: list[int], numbers: range) -> bool:
         done = {(r.concurrency, r.budget, r.pair) for r in self.rows if r.arm == TREE}
@@ -284,7 +292,11 @@ class _Sweep:
         judged_wide = judge(
             replace(wide, other_graphs=line.graphs, other_engine=line.engine, lossless=lossless, ties=ties_found or 0)
         )
-        known = {r.key for r in self.rows}
+        known = {r.key: r.block for r in self.rows}
+        if judged_wide.key in known:
+            return
+        if known.get(line.key, line.block) != line.block:  # an earlier session's, for the trees of that time
+            judged_line = replace(judged_line, budget=wide.budget)
         for row in (judged_line, judged_wide):
             if row.key not in known:
                 self.rows.append(row)
@@ -343,4 +355,5 @@ class _Sweep:
             "prompt_set": self.settings.set_hash,
             "categories": sorted({p.category for p in self.prompts}),
         }
-        return SweepResult(tuple(self.rows), tuple(arms), decide(arms, self.margin), facts, self.skipped)
+        verdict = decide(arms, self.margin, self.concurrencies, self.failed)
+        return SweepResult(tuple(self.rows), tuple(arms), verdict, facts, self.skipped)

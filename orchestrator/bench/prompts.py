@@ -16,13 +16,17 @@ from orchestrator.release.wheels import engine_folder
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt: text, chat messages, or token ids. Exactly one of the three is set."""
+    """One prompt: text, chat messages, or token ids. Exactly one of the three is set.
+
+    opened: content hash of the prompt that `opened_with` put words before; "" for a prompt as it came.
+    """
 
     id: str
     category: str = "default"
     text: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
     input_ids: tuple[int, ...] | None = None
+    opened: str = ""
 
     @property
     def content_hash(self) -> str:
@@ -30,8 +34,16 @@ class Prompt:
         body = json.dumps([self.text, self.messages, self.input_ids], sort_keys=True, default=list)
         return hashlib.sha256(body.encode()).hexdigest()[:16]
 
+    @property
+    def own_hash(self) -> str:
+        """The content hash without the words that `opened_with` put before it: the same in every pair and sweep."""
+        return self.opened or self.content_hash
+
     def opened_with(self, tag: str) -> Prompt:
         """The same prompt behind a few words of its own, so that no server has its beginning in a prefix cache."""
+        return replace(self._behind(tag), opened=self.own_hash)
+
+    def _behind(self, tag: str) -> Prompt:
         if self.text is not None:
             return replace(self, text=f"{tag}\n{self.text}")
         if self.input_ids is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -25,6 +26,11 @@ def ids_hash(ids: Sequence[int]) -> str:
 def text_hash(text: str) -> str:
     """Fingerprint of the text of a server that tells no ids; "" for none."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16] if text else ""
+
+
+def fingerprint_of(engines: Mapping[str, Any]) -> str:
+    """One text for what both arms of a sweep are; rows of another one were measured on other engines."""
+    return hashlib.sha256(json.dumps(engines, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def loop_share(ids: Sequence[object], longest_period: int = 32) -> float:
@@ -136,6 +142,7 @@ class Row:
     lossless: greedy output as the linear arm's. ties: requests whose output parts from it where that arm is undecided itself.
     chain_accept_length: tokens per step that the tree's spine alone would have delivered. stage_ms: mean time of
     a step's stages. client_delay_*: how late this program's own event loop ran, and what is allowed.
+    prompt_hashes: of the prompts as they are in the set. fingerprint: of the engines of both arms (`fingerprint_of`).
     """
 
     arm: str
@@ -148,6 +155,7 @@ class Row:
     max_tokens: int
     temperature: float = 0.0
     set_hash: str = ""
+    fingerprint: str = ""
     warm_up_hashes: tuple[str, ...] = ()
     prompt_hashes: tuple[str, ...] = ()
     identity_before: str = ""

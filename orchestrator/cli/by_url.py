@@ -31,12 +31,12 @@ CODES = {Decision.ADOPT: ExitCode.DONE, Decision.INVALID: ExitCode.BENCH_INVALID
 def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any]) -> int:
     """Measure, write rows, result and report into a folder, and return the exit code of the verdict."""
     values = DEFAULTS | {name: value for name, value in given.items() if value is not None}
-    unknown = sorted(values.keys() - {*DEFAULTS, "prompts", "api_key", "control_token", "out", "reference"})
+    unknown = sorted(values.keys() - {*DEFAULTS, "prompts", "api_key", "control_token", "out", "reference", "resume"})
     if unknown:
         raise UsageError(f"{unknown[0]} does not apply to servers given by address; these do: {', '.join(DEFAULTS)}.")
     budgets, loads = numbers("--budgets", values["budgets"]), numbers("--loads", values["loads"])
     prompts = load_prompts(Path(values["prompts"])) if values.get("prompts") else load_prompt_sets(shipped_sets())
-    addresses = addresses_of(trees)
+    addresses, folder = addresses_of(trees), _folder(cli, values)
     key = key_of(values.get("api_key"), "--api-key")
     trees_at = {budget: Endpoint(url, key, "--api-key") for budget, url in addresses.items()}
     servers = Servers(Endpoint(linear, key, "--api-key"), trees_at, switch=_switch(trees_at.get(0), values))
@@ -46,9 +46,10 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
         cli.out.note(f"  left out, their linear output repeats itself: {', '.join(looping)}")
     if not prompts:
         raise BenchInvalidError(f"{linear} repeats itself on every prompt; measure with other prompts.")
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    folder = Path(values.get("out") or cli.home / ".run" / "reports" / f"bench-{stamp}")
     kept, end = RowFile(folder), time.monotonic() + float(values["seconds"])
+    done, fingerprint = kept.read(), servers.fingerprint()
+    if others := sum(row.fingerprint != fingerprint for row in done):
+        cli.out.note(f"  {others} rows in {kept.path} are of other servers, or of these before a restart: not counted")
 
     def on_row(row: Row) -> None:
         kept.append(row)
@@ -63,9 +64,24 @@ def run_by_url(cli: Cli, linear: str, trees: Sequence[str], given: dict[str, Any
         max_tokens=int(values["max_tokens"]), margin=float(values["margin"]), on_row=on_row, concurrencies=loads,
         group_size=int(values["group_size"]), tie_nats=float(values["tie_nats"]),
         judge_of_ties=judge_of(Endpoint(values["reference"], key, "--api-key")) if values.get("reference") else None,
-        out_of_time=lambda: time.monotonic() > end, done_rows=kept.read(),
+        out_of_time=lambda: time.monotonic() > end, done_rows=done, fingerprint=fingerprint,
     )  # fmt: skip
     return _end(cli, result, folder, servers)
+
+
+def _folder(cli: Cli, values: dict[str, Any]) -> Path:
+    """Where rows and report go; UsageError for a folder with the report of a sweep that nobody asked to go on with."""
+    from orchestrator.report.sweeps import SWEEP
+
+    if not values.get("out"):
+        return cli.home / ".run" / "reports" / f"bench-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
+    folder = Path(values["out"])
+    if (folder / SWEEP).exists() and not values.get("resume"):
+        raise UsageError(
+            f"{folder} holds the report of a finished sweep; give another --out, remove it, or go on with that sweep "
+            "(more pairs, other budgets) with --resume."
+        )
+    return folder
 
 
 def _end(cli: Cli, result: SweepResult, folder: Path, servers: Servers) -> int:

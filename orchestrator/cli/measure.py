@@ -102,7 +102,10 @@ def _smoke_end(cli: Cli, passed: bool, checks: list[dict[str, Any]]) -> int:
 @click.option("--control-token", metavar="REF", help="With --tree-url: its SGLANG_DDTREE_CONTROL_TOKEN (env:NAME, …).")
 @click.option("--api-key", metavar="REF", help="With --tree-url: key of both servers (env:NAME, file:PATH, cmd:…).")
 @click.option("--reference", metavar="URL", help="With --tree-url: server that tells log-probabilities, to judge ties.")
-@click.option("--out", metavar="DIR", help="With --tree-url: folder of rows and report; one that exists is continued.")
+@click.option(
+    "--out", metavar="DIR", help="With --tree-url: folder of rows and report; a sweep that broke off there goes on."
+)
+@click.option("--resume", is_flag=True, help="With --out: go on also with a sweep that has its report already.")
 @click.option("--yes", is_flag=True, help="Do not ask before side engines are started.")
 @command_options
 def bench(
@@ -118,10 +121,13 @@ def bench(
     api_key: str | None,
     reference: str | None,
     out: str | None,
+    resume: bool,
     yes: bool,
     **given: Any,
 ) -> int:
-    by_url = {"control_token": control_token, "api_key": api_key, "reference": reference, "out": out}
+    by_url = {
+        "control_token": control_token, "api_key": api_key, "reference": reference, "out": out, "resume": resume or None
+    }  # fmt: skip
     if given["tree_server"] and (linear_url or tree_urls or oracle):
         raise UsageError("--tree-server is measured through the host's connection, without --oracle and addresses.")
     if linear_url and tree_urls:
@@ -130,7 +136,8 @@ def bench(
         )
     if linear_url or tree_urls or any(by_url.values()):
         raise UsageError(
-            "--linear-url and --tree-url belong together; --control-token, --api-key, --reference and --out to them."
+            "--linear-url and --tree-url belong together; --control-token, --api-key, --reference, --out and --resume "
+            "to them."
         )
     values = read_settings(settings) | {name: str(value) for name, value in given.items() if value is not None}
     from orchestrator.cli.measure_host import bench_host

@@ -219,9 +219,9 @@ def _next_steps(outputs: Mapping[str, Mapping[str, Any]], verdict: Row) -> list[
     if decision == "adopt":
         steps.append("Watch the live service; `orchestrate rollback` brings the linear one back.")
     elif decision == "inconclusive":
-        measured = outputs.get("benchmark", {}).get("verdict", {})
-        needed = measured.get("pairs_needed")
-        steps.append(f"Measure again with `--set pairs={needed or 10}`: {measured.get('reason', '')}")
+        needed = outputs.get("benchmark", {}).get("verdict", {}).get("pairs_needed")
+        pairs = f" with `--set pairs={needed}`" if needed else ""
+        steps.append(f"Measure again{pairs}: {verdict.get('why') or verdict.get('reason', '')}")
     elif decision == "keep linear":
         steps.append("Keep the linear service; measure again when model, draft or engine change.")
     elif decision == "invalid":

@@ -81,7 +81,7 @@ def sweep(options: argparse.Namespace, up: dict[str, Server], token: str) -> int
     command = [
         sys.executable, "-m", "orchestrator", "bench", "--linear-url", up["linear"].url, "--budgets", budgets,
         "--pairs", str(options.pairs), "--max-tokens", str(options.max_tokens), "--loads", options.loads,
-        "--set", f"group_size={options.group_size}", "--set", f"seconds={options.seconds}", "--out", str(options.out),
+        "--set", f"group_size={options.group_size}", "--set", f"seconds={options.seconds}", "--out", str(options.out), "--resume",
     ]  # fmt: skip
     for url in trees:
         command += ["--tree-url", url]
@@ -95,7 +95,7 @@ def sweep(options: argparse.Namespace, up: dict[str, Server], token: str) -> int
     try:
         return subprocess.run(command, cwd=ROOT, env=env, timeout=options.seconds + 40, check=False).returncode
     except subprocess.TimeoutExpired:
-        print("the sweep did not end in time; its rows are kept and can be continued", flush=True)
+        print("the sweep did not end in time; its rows are kept, and count while these servers run", flush=True)
         return 124
 
 

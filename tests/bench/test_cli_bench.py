@@ -59,7 +59,8 @@ def test_two_servers_are_measured_by_address_and_an_interrupted_sweep_goes_on(
     assert len(rows.read_text().splitlines()) == len(first["rows"]) == 16
     rows.write_text(rows.read_text() + '{"arm": "tree", "bud')  # cut off in the middle of a row
     asked = len(servers[0].seen)
-    found = call(*switched, "--pairs", "10")
+    assert "go on with that sweep" in call(*switched, "--pairs", "10", code=2)["error"]
+    found = call(*switched, "--pairs", "10", "--resume")
     assert (found["verdict"]["decision"], len(found["rows"])) == ("adopt", 40)
     # each prompt once to find loops, six more pairs of each budget, and the warm-up of a new client
     assert len(servers[0].seen) - asked == 12 + 12 + 4
@@ -67,6 +68,35 @@ def test_two_servers_are_measured_by_address_and_an_interrupted_sweep_goes_on(
     kept = sweep_from_json(json.loads((tmp_path / "out" / "bench.json").read_text()))
     assert kept.verdict.decision.value == "adopt"
     assert "Paired sweep of two servers" in Path(found["run_report"]).read_text()
+
+
+def test_a_sweep_that_broke_off_goes_on_with_the_same_servers_only(
+    call: Call, servers: tuple[Stub, Stub], tmp_path: Path
+) -> None:
+    """Without its report a sweep was not finished; a server that was started again may be another engine."""
+    switched = by_url(servers, tmp_path, "--control-token", "env:TREE_TOKEN", "--pairs", "1")
+    first = call(*switched, code=9)["rows"]
+    (tmp_path / "out" / "bench.json").unlink()
+    assert call(*switched, code=9)["rows"] == first
+    (tmp_path / "out" / "bench.json").unlink()
+    servers[1].boots += 1
+    restarted = call(*switched, code=9)["rows"]
+    assert len(restarted) == len(first) == 4
+    assert not {row["fingerprint"] for row in restarted} & {row["fingerprint"] for row in first}
+    assert "--resume to them" in call("bench", "--resume", "--host", "local", code=2)["error"]
+
+
+def test_a_finished_folder_is_no_verdict_about_other_servers(
+    call: Call, servers: tuple[Stub, Stub], tmp_path: Path
+) -> None:
+    more = ("--control-token", "env:TREE_TOKEN", "--pairs", "1")
+    call(*by_url(servers, tmp_path, *more), code=9)
+    with running_stub(servers[0].script) as linear, running_stub(servers[1].script) as tree:
+        next_night = by_url((linear, tree), tmp_path, *more)
+        assert "holds the report of a finished sweep" in call(*next_night, code=2)["error"]
+        assert not linear.seen
+        call(*next_night, "--resume", code=9)
+        assert tree.widths == [15, 32]
 
 
 def test_looping_prompts_are_left_out_and_a_reference_judges_ties(
@@ -77,6 +107,7 @@ def test_looping_prompts_are_left_out_and_a_reference_judges_ties(
     more = ("--control-token", "env:TREE_TOKEN", "--pairs", "1")
     assert call(*by_url(servers, tmp_path, *more), code=8)["verdict"]["decision"] == "invalid"
     (tmp_path / "out" / "rows.jsonl").unlink()
+    more = (*more, "--resume")
     with running_stub(Script(gap=0.0)) as reference:
         judged = call(*by_url(servers, tmp_path, *more, "--reference", reference.url), code=9)
     assert {row["ties"] for row in judged["rows"] if row["arm"] == "tree"} == {1}

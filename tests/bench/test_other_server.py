@@ -17,11 +17,13 @@ from typing import Any
 import httpx
 import pytest
 
+from orchestrator.bench.rows import Row
 from orchestrator.cli import main
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.remote.services import ServiceUnit
 from orchestrator.transport.embedded import embedded_home, remove_embedded
+from tasks import benchmark
 from tasks.other_server import find_server
 from tests.bench import stub_server
 from tests.e2e.conftest import free_ports
@@ -134,6 +136,34 @@ def test_the_same_rules_hold_for_it(place: Place) -> None:
     assert "only 3 of 10" in native["verdict"]["reason"]
     assert {row["budget"] for row in tree_rows(native)} == {32}
     assert all(request["verify_steps"] for row in tree_rows(native) for request in row["requests"])
+
+
+def test_a_sweep_that_broke_off_goes_on_with_its_rows_unless_the_server_was_restarted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs end after their third row; only the first one is resumed while the same process serves."""
+    settings = (f"tree_server={place.port + 1}", "budgets=24", "pairs=2", "max_tokens=32", "group_size=1")
+    told = [word for setting in settings for word in ("--set", setting)]
+    kept: list[Row] = []
+    keep_row = benchmark._keep_row
+
+    def breaks(ctx: Any, row: Row) -> None:
+        keep_row(ctx, row)
+        kept.append(row)
+        if len(kept) in (3, 8):
+            raise RuntimeError("this program broke off")
+
+    monkeypatch.setattr(benchmark, "_keep_row", breaks)
+    with place.by_hand(**FAST, openai_only=True):
+        first = place.call("run", "bench", *told, "--yes", code=1)["run_id"]
+        place.call("run", "bench", "--resume", first, *told, "--yes", code=9)
+        fresh = (*told, "--set", "margin=0.03")
+        second = place.call("run", "bench", *fresh, "--yes", code=1)["run_id"]
+    with place.by_hand(**FAST, openai_only=True):
+        refused = place.call("run", "bench", "--resume", second, *fresh, "--yes", code=1)
+    assert "start a new run" in refused["error"]
+    assert [row.pair for row in kept] == [0, 0, 1, 2, 2, 0, 0, 1]
+    assert len({row.fingerprint for row in kept} - {""}) == 1
 
 
 def test_what_cannot_be_the_arm_is_named(place: Place) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from orchestrator.bench.arm import Arm
 from orchestrator.bench.paired import SweepResult, run_paired_sweep
 from orchestrator.bench.prompts import WARM_UP, Prompt
 from orchestrator.bench.rows import Row, row_from_json
+from orchestrator.bench.summary import pairs_of
 from orchestrator.bench.verdict import Decision
+from orchestrator.bench.watch import compare
 from orchestrator.errors import HostError, UsageError
 from tests.bench.stub_server import Script, Stub, running_stub
 
@@ -105,6 +108,24 @@ def test_a_service_that_keeps_its_cache_gets_prompts_that_it_never_saw() -> None
     assert all(row.valid for row in result.rows)
 
 
+def test_a_prompt_that_is_sent_with_other_words_in_front_stays_one_prompt() -> None:
+    with bench() as b:
+        b.flush = False
+        result = b.sweep([15], prompts=PROMPTS[:1])
+    (arm,) = result.arms
+    assert (arm.prompts, arm.findings) == (1, {"prompt-set-too-small": 1})
+    assert result.verdict.decision is Decision.INCONCLUSIVE
+
+
+def test_two_sweeps_of_a_service_that_keeps_its_cache_are_compared() -> None:
+    with bench() as b:
+        b.flush = False
+        before, now = b.sweep([15], pairs=4), b.sweep([15], pairs=4)
+        sent = [one["text"] for one in b.tree.seen if "prompt number" in str(one.get("text"))]
+    assert len(set(sent)) == len(sent) == 8
+    assert {change.arm for change in compare(before, now)} == {"linear", "tree 15"}
+
+
 def test_a_slower_tree_is_stopped_early_and_linear_kept() -> None:
     with bench(linear=FAST, tree=SLOW) as b:
         result = b.sweep([15, 32], pairs=20)
@@ -155,6 +176,25 @@ def test_rows_that_were_asked_otherwise_do_not_count(other: dict[str, Any]) -> N
     assert len(b.rows) == 4
 
 
+def test_rows_of_other_engines_do_not_count() -> None:
+    with bench() as b:
+        before = b.sweep([15], pairs=2, fingerprint="a").rows
+        assert b.sweep([15], pairs=2, fingerprint="a", done_rows=before).rows == before
+        old = [replace(row, fingerprint="") for row in before]
+        again = b.sweep([15], pairs=2, fingerprint="b", done_rows=[*before, *old])
+    assert [row.fingerprint for row in again.rows] == ["b"] * 4
+    assert list(again.rows) == b.rows[4:]
+
+
+def test_a_budget_that_is_added_later_is_paired_with_linear_rows_of_its_own_time() -> None:
+    with bench() as b:
+        before = b.sweep([15], pairs=2, beside=False).rows
+        result = b.sweep([15, 32], pairs=2, beside=False, done_rows=before)
+    last = max(row.block for row in before)
+    pairs = [(p.tree.budget, p.linear.block > last, p.tree.block > last) for p in pairs_of(result.rows)]
+    assert pairs == [(15, False, False)] * 2 + [(32, True, True)] * 2
+
+
 def test_a_finished_sweep_opens_no_server_again() -> None:
     with bench() as b:
         done = b.sweep([15], pairs=3).rows
@@ -196,6 +236,14 @@ def test_sampled_sweeps_pass_a_greedy_gate_first(salt: str, decision: Decision) 
     with bench(tree=Script(step_s=0.004, accept=(8,), salt=salt)) as b:
         result = b.sweep([15], temperature=0.8)
     assert result.verdict.decision is decision
+
+
+def test_the_greedy_gate_asks_a_server_that_was_told_its_width() -> None:
+    with bench() as b:
+        asked: list[int] = []
+        b.switched = SimpleNamespace(append=lambda budget: asked.append(len(b.tree.seen)))  # type: ignore[assignment]
+        b.sweep([15], pairs=1, temperature=0.8)
+    assert asked[0] == 0
 
 
 @pytest.mark.parametrize(

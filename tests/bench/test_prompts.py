@@ -71,7 +71,10 @@ def test_hashes_follow_content_not_ids() -> None:
 def test_a_prompt_of_every_kind_can_be_opened_with_words_of_its_own() -> None:
     words = ({"role": "user", "content": "Hi"},)
     parts = ({"role": "user", "content": [{"type": "image_url"}]},)
-    assert Prompt("a", text="Hi").opened_with("(1)").text == "(1)\nHi"
+    opening = Prompt("a", text="Hi").opened_with("(1)")
+    assert opening.text == "(1)\nHi"
+    assert opening.content_hash == Prompt("a", text="(1)\nHi").content_hash
+    assert opening.own_hash == opening.opened_with("(2)").own_hash == Prompt("a", text="Hi").content_hash
     opened = [Prompt("a", messages=one).opened_with("(1)").messages for one in (words, parts)]
     assert opened[0] == ({"role": "user", "content": "(1)\nHi"},)
     assert opened[1] == ({"role": "user", "content": [{"type": "text", "text": "(1)"}, {"type": "image_url"}]},)

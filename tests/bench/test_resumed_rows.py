@@ -14,7 +14,8 @@ from orchestrator.graph.model import Action, Evidence, GraphSpec, Probe, TaskCon
 from orchestrator.graph.runner import Runner, RunResult
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.store.store import Store, open_store
-from tasks import benchmark
+from tasks import benchmark, other_server
+from tasks.other_server import BenchServer, OtherServer
 from tests.bench.rowkit import row
 
 FRESH_S = 100.0
@@ -71,6 +72,51 @@ def test_rows_of_an_interrupted_sweep_count_until_they_are_old(store: Store, now
     now[0] += FRESH_S
     run(store, sweep, run_id=run_id, resume=True)
     assert sweep.found == [[], [1], []]
+
+
+class Told:
+    """A task context that says nothing but which engines are measured."""
+
+    def __init__(self, release: str = "ddtree-1", linear: str = "found-1", **settings: str) -> None:
+        self.host, self.settings = HOST, settings
+        self.outputs = {"build-release": {"release": release}, "record-linear": {"release": linear}}
+
+    def output(self, key: str) -> Mapping[str, Any]:
+        return self.outputs.get(key, {})
+
+
+def fingerprint(action: benchmark.BenchBudgets, told: Told) -> str:
+    return action.fingerprint(told)  # type: ignore[arg-type]
+
+
+def test_what_is_measured_is_told_by_releases_and_knobs() -> None:
+    """More pairs or budgets leave rows as they are; a process that was started anew for the same release does too."""
+    action, first = benchmark.BenchBudgets(), fingerprint(benchmark.BenchBudgets(), Told())
+    longer = Told(pairs="9", budgets="15,64", margin="0.1")
+    longer.outputs["canary"] = {"unit": "sglang-canary", "pid": 4711}
+    assert fingerprint(action, longer) == first
+    others = [fingerprint(action, Told("ddtree-2")), fingerprint(action, Told(linear="found-2"))]
+    assert len({first, *others}) == 3
+
+
+def test_a_server_of_somebodys_own_is_told_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for start in ("monday", "tuesday", "tuesday"):
+        server = OtherServer(30050, 77, start, "python serve.py", True, "m", 15)
+        monkeypatch.setattr(other_server, "server_of", lambda ctx, server=server: server)
+        told.append(fingerprint(BenchServer(), Told(tree_server="30050")))
+    assert told[0] != told[1] == told[2]
+
+
+def test_the_sweep_of_a_task_takes_rows_with_its_own_fingerprint_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(benchmark, "run_paired_sweep", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr(benchmark, "_rows_of_this_run", lambda ctx: [row()])
+    monkeypatch.setattr(benchmark, "_kept", lambda ctx, result: {})
+    monkeypatch.setattr(benchmark.BenchBudgets, "_prompts", lambda self, ctx: [])
+    told: Any = Told()
+    benchmark.BenchBudgets().apply(told)
+    assert asked["fingerprint"] == fingerprint(benchmark.BenchBudgets(), told) != ""
 
 
 def test_a_sweep_whose_evidence_expired_is_measured_anew(store: Store, now: list[float]) -> None:

@@ -41,10 +41,11 @@ def gives(output: Mapping[str, Any]) -> Do:
     return Do(apply=lambda ctx: output)
 
 
-def deployment() -> GraphSpec:
+def deployment(measured_as: str = "inconclusive", why: str = "only 4 of 10 valid pairs") -> GraphSpec:
     """What the roadmap reads of a deployment, with given figures, and the real task at the end."""
-    verdict = {"decision": "inconclusive", "reason": "only 4 of 10 valid pairs", "pairs_needed": 10}
-    decided = {"decision": "inconclusive", "by": "measurement", "why": "only 4 of 10 valid pairs"}
+    needed = 10 if measured_as == "inconclusive" else None
+    verdict = {"decision": measured_as, "reason": "only 4 of 10 valid pairs", "pairs_needed": needed}
+    decided = {"decision": "inconclusive", "by": "measurement", "why": why}
     measured = {"arms": [arm(15, 1.2), arm(32, 1.4)], "verdict": verdict, "settings": {"margin": 0.02}}
     gains = {"15": 0.31, "32": 0.4653}
     return GraphSpec(
@@ -59,6 +60,13 @@ def deployment() -> GraphSpec:
             task("roadmap", RegenerateRoadmap(), "decide", "map-risks"),
         ),
     )
+
+
+def test_what_more_pairs_would_not_decide_is_named(tmp_path: Path, store: Store) -> None:
+    host = SimpleNamespace(name="local", config=CONFIG, state_dir=tmp_path)
+    graph = deployment("adopt", "it pays at 1 only")
+    Runner(store, graph, lambda name: host, host="local", settings=SETTINGS).run("r1")
+    assert "Measure again: it pays at 1 only" in text(tmp_path)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import OrchestrateError, UsageError
 from orchestrator.graph.plan import Plan
 from orchestrator.graph.registry import GraphRequest, load_graph
-from orchestrator.hosts.inventory import HostConfig
+from orchestrator.hosts.inventory import DDTree, HostConfig
 from tasks.benchmark import decision
 from tasks.knobs import Knobs, read_knobs
 from tasks.smoke import lost_capabilities
@@ -35,6 +35,30 @@ def test_a_gain_that_costs_a_capability_is_kept_linear_and_says_how_to_adopt():
 
 def test_an_accepted_loss_adopts():
     assert decision(knobs(accept_loss="json-schema"), ADOPT, ["json-schema"])["decision"] == "adopt"
+
+
+def conditional(at_8: str) -> dict[str, object]:
+    loads = [{"concurrency": 1, "decision": "adopt"}, {"concurrency": 8, "decision": at_8}]
+    return ADOPT | {"conditional": True, "holds_for": (1,), "loads": loads}
+
+
+@pytest.mark.parametrize(
+    ("at_8", "word"), [("keep linear", "keep linear"), ("inconclusive", "inconclusive"), ("invalid", "inconclusive")]
+)
+def test_a_gain_at_some_loads_is_not_adopted_with_one_width_for_all(at_8, word):
+    found = decision(knobs(), conditional(at_8))
+    assert (found["decision"], found["nodes"], found["by"]) == (word, None, "measurement")
+    assert "32 nodes were shown to pay only at 1 at once, not at 8" in found["why"]
+    assert "`ddtree: {adaptive: true}` in hosts.yaml" in found["why"]
+    assert "--set decide=adopt --set nodes=32 --reason TEXT" in found["why"]
+
+
+def test_a_gain_at_some_loads_is_adopted_where_the_service_chooses_its_width_or_a_person_says_so():
+    adaptive = read_knobs(HOST.model_copy(update={"ddtree": DDTree(adaptive=True)}), {})
+    found = decision(adaptive, conditional("keep linear"))
+    assert (found["decision"], found["nodes"]) == ("adopt", 32)
+    said = decision(knobs(decide="adopt", reason="quiet host", nodes="32"), conditional("keep linear"))
+    assert (said["decision"], said["by"], said["nodes"]) == ("adopt", "override", 32)
 
 
 @pytest.mark.parametrize("word", ["keep linear", "inconclusive", "invalid"])

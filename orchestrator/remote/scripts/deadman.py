@@ -207,7 +207,9 @@ def detach(folder: str, token: str | None) -> dict[str, Any]:
             for descriptor in (0, 1, 2):
                 os.dup2(quiet, descriptor)
             os.environ.pop("ORCHESTRATE_CALL", None)
-            os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder, *([token] if token else [])])
+            os.execv(
+                sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder, *([token] if token else [])]
+            )
         os._exit(0)
     os.wait()
     return status(folder)
