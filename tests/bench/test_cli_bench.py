@@ -37,7 +37,7 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 @pytest.fixture
-def servers() -> Iterator[tuple[Stub, Stub]]:
+def servers(busy_machine: None) -> Iterator[tuple[Stub, Stub]]:
     linear = Script(step_s=0.003, accept=(1,), algorithm="DFLASH")
     tree = Script(step_s=0.003, accept=(8,), algorithm="DDTREE", nodes=32, token=TOKEN)
     with running_stub(linear) as a, running_stub(tree) as b:

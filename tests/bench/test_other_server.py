@@ -77,7 +77,7 @@ def answers(port: int) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Place]:
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], busy_machine: None) -> Iterator[Place]:
     port = free_ports(8)
     entry = {
         "transport": "embedded", "service": {"port": port, "canary_port": port + 2},
