@@ -13,7 +13,7 @@ from orchestrator.release.manifest import Manifest
 from orchestrator.remote import gpus
 from orchestrator.remote.processes import processes
 from orchestrator.remote.router import Waiting, worker_url
-from tasks.restore import Meanwhile, defines, restore
+from tasks.restore import Meanwhile, is_live, restore
 from tasks.samples import SAMPLE_PROMPTS, Sample, compare, default_prompts, take_samples
 from tasks.serving import wait_ready
 from tasks.standin import StandIn
@@ -86,10 +86,8 @@ def _meanwhile(ctx: TaskContext, replica: HostSession, stand_in: StandIn | None)
 
 def is_serving(replica: HostSession, target: Manifest) -> bool:
     """Whether the unit runs this release and nothing is left to settle."""
-    if not defines(replica.services.definition(replica.unit), target) or replica.releases.current() != target.id:
-        return False
     settled = replica.deadman.status().state not in ("armed", "firing", "failed")
-    return settled and replica.services.status(replica.unit).running
+    return settled and replica.releases.current() == target.id and is_live(replica, target)
 
 
 def rotation_changes(replica: HostSession) -> tuple[Change, ...]:

@@ -35,8 +35,7 @@ def restore(session: HostSession, target: Manifest, *, log: Log, meanwhile: Mean
     also = meanwhile or Meanwhile()
     activation = session.activation()
     settle(activation, patience_s=session.config.service.start_timeout_s, log=log)
-    definition = session.services.definition(session.unit)
-    if defines(definition, target) and session.services.status(session.unit).running:
+    if is_live(session, target):
         log(f"{target.id} is live already")
     else:
         activation.bring_back(
@@ -57,6 +56,11 @@ def defines(definition: Definition | None, target: Manifest) -> bool:
     if definition is None or definition.argv != target.launch.argv:
         return False
     return not definition.overridden if target.kind == "found" else definition.release == target.id
+
+
+def is_live(session: HostSession, target: Manifest) -> bool:
+    """Whether the unit runs with this release and exactly this command."""
+    return defines(session.services.definition(session.unit), target) and session.services.status(session.unit).running
 
 
 def rollback_target(session: HostSession, wanted: str | None) -> Manifest:

@@ -27,7 +27,7 @@ from tasks.replicas import (
     wait_gpu_free,
     waiting,
 )
-from tasks.restore import defines, restore
+from tasks.restore import is_live, restore
 from tasks.samples import SAMPLE_PROMPTS, Sample, compare, default_prompts, take_samples
 from tasks.serving import wait_ready
 from tasks.standin import StandIn, stand_in_changes, stand_in_left, standing_in, why_not
@@ -35,11 +35,6 @@ from tasks.standin import remove as remove_stand_in
 
 UNSETTLED = ("armed", "firing")  # states of the dead man's switch in which the host may still go back by itself
 KEY = "cutover"
-
-
-def is_live(session: HostSession, target: Manifest) -> bool:
-    """Whether the unit runs with this release and exactly this command."""
-    return defines(session.services.definition(session.unit), target) and session.services.status(session.unit).running
 
 
 @contextlib.contextmanager

@@ -143,9 +143,11 @@ def summarise_arm(pairs: Sequence[Pair], margin: float, budgets_tried: int, min_
     sign_p = stats.sign_test(ratios, 1 + margin) if ratios else None
     faults = _faults(pairs)
     standing, reason = _standing(
-        ratios, ci_decision, sign_p, 1 + margin, alpha, min_pairs, blocks, prompts, hopeless(pairs),
-        fault_words(faults, len(pairs)),
-    )  # fmt: skip
+        ratios, ci_decision, sign_p, 1 + margin, alpha, min_pairs, blocks, prompts, hopeless(pairs)
+    )
+    # With a fault of its own a tree can be slower, never better.
+    if faults and standing in (Standing.BETTER, Standing.OPEN):
+        standing, reason = Standing.OPEN, fault_words(faults, len(pairs))
     if standing is Standing.BETTER and "not-lossless" in findings:
         reason += f"; left out: {findings['not-lossless']} pairs with another text that can't be held against the tree"
     decidable = standing is Standing.OPEN and not faults
@@ -228,24 +230,8 @@ def _standing(
     blocks: int,
     prompts: int,
     stopped: bool,
-    fault: str,
 ) -> tuple[Standing, str]:
-    """Where one budget stands and why, in one clause; with a fault of its own it can be slower, never better."""
-    standing, reason = _by_speed(ratios, ci, sign_p, threshold, alpha, min_pairs, blocks, prompts, stopped)
-    return (Standing.OPEN, fault) if fault and standing in (Standing.BETTER, Standing.OPEN) else (standing, reason)
-
-
-def _by_speed(
-    ratios: Sequence[float],
-    ci: tuple[float, float] | None,
-    sign_p: float | None,
-    threshold: float,
-    alpha: float,
-    min_pairs: int,
-    blocks: int,
-    prompts: int,
-    stopped: bool,
-) -> tuple[Standing, str]:
+    """Where one budget stands by its speed, and why, in one clause."""
     if ci is None or sign_p is None:
         return Standing.NO_DATA, "no valid pair"
     if stopped:

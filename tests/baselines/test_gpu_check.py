@@ -64,6 +64,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "__init__.py").touch()
     (package / "launch_server.py").write_text(STAND_IN)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ("the plug-in",))
     monkeypatch.setenv("STAND_IN_BASELINE", str(gpu_check.SHIPPED / "tiny-dense.json"))
     return tmp_path
 

@@ -35,7 +35,7 @@ from sglang_ddtree.bench.campaign_plan import (
 )
 from sglang_ddtree.bench.chi_squared import homogeneity
 from sglang_ddtree.bench.serve import classified
-from sglang_ddtree.bench.server import Server
+from sglang_ddtree.bench.server import Server, ddtree
 
 
 def test_a_two_by_two_table_by_hand():
@@ -94,6 +94,13 @@ def test_equal_acceptance_needs_equal_passes():
     other: Any = Replies([1, 3])
     assert checks.equal_acceptance(same, same, [[1]])["ok"]
     assert not checks.equal_acceptance(same, other, [[1]])["ok"]
+
+
+def test_a_tree_on_a_gpu_is_not_started_without_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    with pytest.raises(SystemExit, match="the plug-in is not installed for .*; install it there with `pip install"):
+        Server("tree", ddtree("draft", "fa3", 17), 1, tmp_path / "log")
+    assert not (tmp_path / "log").exists()
 
 
 def test_a_failed_check_is_a_row_and_no_end(tmp_path: Path):

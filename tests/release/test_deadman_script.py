@@ -98,10 +98,10 @@ def test_without_room_a_disarm_fails_and_stays_armed(tmp_path: Path) -> None:
 
 def test_waiting_ends_with_firing_or_with_the_disarm(tmp_path: Path) -> None:
     arm(tmp_path / "a", seconds=0.3)
-    assert call("wait", tmp_path / "a")["state"] == "fired"
+    assert call("wait", tmp_path / "a", "t1")["state"] == "fired"
     arm(tmp_path / "b", seconds=600)
     answers: list[str] = []
-    waiter = threading.Thread(target=lambda: answers.append(call("wait", tmp_path / "b")["state"]))
+    waiter = threading.Thread(target=lambda: answers.append(call("wait", tmp_path / "b", "t1")["state"]))
     waiter.start()
     assert call("disarm", tmp_path / "b", "t1")["state"] == "disarmed"
     waiter.join(20)

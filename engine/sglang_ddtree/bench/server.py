@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib.metadata
 import json
 import os
 import signal
@@ -24,6 +25,13 @@ CPU_LAUNCH = ("sglang_cpu", "launch")
 CPU_COMMON = ("--host", "127.0.0.1", "--random-seed", "1")
 
 
+PLUGINS, PLUGIN = "sglang.srt.plugins", "sglang_ddtree"  # the entry points that SGLang loads, and ours
+MISSING_PLUGIN = (
+    "SGLang would not know DDTREE: the plug-in is not installed for {python}; install it there with "
+    "`pip install --no-deps --no-build-isolation engine/sglang_ddtree`."
+)
+
+
 def leave_on_sigterm() -> None:
     """From now on an ended benchmark still ends its servers; for the main thread."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -42,7 +50,9 @@ class Server:
         on_cpu: bool = False,
         module: str = "",
     ) -> None:
-        """module: what to launch instead of SGLang's own launcher."""
+        """module: what to launch instead of SGLang's own launcher; SystemExit for a DDTREE arm without the plug-in."""
+        if "DDTREE" in arguments and not (on_cpu or importlib.metadata.entry_points(group=PLUGINS, name=PLUGIN)):
+            raise SystemExit(MISSING_PLUGIN.format(python=sys.executable))
         self.name, self.log, self.url = name, log, f"http://127.0.0.1:{port}"
         launch, common = (CPU_LAUNCH, CPU_COMMON) if on_cpu else (LAUNCH, COMMON)
         command = [sys.executable, "-m", *((module,) if module else launch), "--port", str(port), *common, *arguments]

@@ -2,7 +2,7 @@
 
 DIR/armed.json is written by the operator before the switch: {"token", "seconds", "files": {path: text or null},
 "restores": NAME, "links": {path: target or null}, "commands": [[...], ...], "boot_commands": [[...], ...]}.
-Verbs: wait (until the time is up, then fire) · detach (wait, as a process of its own) · fire · boot (fire if still
+Verbs: wait TOKEN (until the time is up, then fire) · detach TOKEN (wait, as a process of its own) · fire · boot (fire if still
 armed) · disarm · status. Firing and disarming exclude each other through a lock, so exactly one of them happens.
 """
 
@@ -185,20 +185,20 @@ def status(folder: str) -> dict[str, Any]:
     return {"state": "fired", **outcome} if outcome else {"state": "never armed"}
 
 
-def wait(folder: str, token: str | None) -> dict[str, Any]:
+def wait(folder: str, token: str) -> dict[str, Any]:
     plan = read(folder, "armed.json")
-    if plan is None or (token is not None and plan["token"] != token):
+    if plan is None or plan["token"] != token:
         return status(folder)
     end = ticking() + float(plan["seconds"])
     while ticking() < end:
         now = read(folder, "armed.json")
-        if now is None or now["token"] != plan["token"]:
+        if now is None or now["token"] != token:
             return status(folder)
         time.sleep(0.2)
-    return fire(folder, plan["token"], "nobody confirmed the new release in time")
+    return fire(folder, token, "nobody confirmed the new release in time")
 
 
-def detach(folder: str, token: str | None) -> dict[str, Any]:
+def detach(folder: str, token: str) -> dict[str, Any]:
     """Start `wait` as a process of its own that outlives the connection (for hosts without systemd)."""
     if os.fork() == 0:
         os.setsid()
@@ -207,9 +207,7 @@ def detach(folder: str, token: str | None) -> dict[str, Any]:
             for descriptor in (0, 1, 2):
                 os.dup2(quiet, descriptor)
             os.environ.pop("ORCHESTRATE_CALL", None)
-            os.execv(
-                sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder, *([token] if token else [])]
-            )
+            os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), "wait", folder, token])
         os._exit(0)
     os.wait()
     return status(folder)
@@ -219,9 +217,9 @@ def main() -> None:
     verb, folder = sys.argv[1], os.path.abspath(sys.argv[2])
     token = sys.argv[3] if len(sys.argv) > 3 else None
     if verb == "wait":
-        answer = wait(folder, token)
+        answer = wait(folder, sys.argv[3])
     elif verb == "detach":
-        answer = detach(folder, token)
+        answer = detach(folder, sys.argv[3])
     elif verb == "fire":
         answer = fire(folder, token, "fired by command")
     elif verb == "boot":
