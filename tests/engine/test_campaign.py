@@ -96,9 +96,9 @@ def test_equal_acceptance_needs_equal_passes():
     assert not checks.equal_acceptance(same, other, [[1]])["ok"]
 
 
-def test_a_tree_on_a_gpu_is_not_started_without_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_tree_is_not_started_without_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
-    with pytest.raises(SystemExit, match="the plug-in is not installed for .*; install it there with `pip install"):
+    with pytest.raises(SystemExit, match=r"the plug-in is not installed for .*; install it there with `pip install"):
         Server("tree", ddtree("draft", "fa3", 17), 1, tmp_path / "log")
     assert not (tmp_path / "log").exists()
 

@@ -51,7 +51,7 @@ class Server:
         module: str = "",
     ) -> None:
         """module: what to launch instead of SGLang's own launcher; SystemExit for a DDTREE arm without the plug-in."""
-        if "DDTREE" in arguments and not (on_cpu or importlib.metadata.entry_points(group=PLUGINS, name=PLUGIN)):
+        if "DDTREE" in arguments and not importlib.metadata.entry_points(group=PLUGINS, name=PLUGIN):
             raise SystemExit(MISSING_PLUGIN.format(python=sys.executable))
         self.name, self.log, self.url = name, log, f"http://127.0.0.1:{port}"
         launch, common = (CPU_LAUNCH, CPU_COMMON) if on_cpu else (LAUNCH, COMMON)
