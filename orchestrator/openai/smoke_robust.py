@@ -53,8 +53,11 @@ def _aborted(probe: Probe) -> str:
     server = probe.client.endpoint
     with httpx.Client(base_url=server.root, headers=server.headers, timeout=60, trust_env=False) as http:
         for _ in range(1 if probe.quick else 3):
-            with http.stream("POST", Api.COMPLETIONS.value, json=body) as answer:
-                next(answer.iter_raw(), b"")
+            try:
+                with http.stream("POST", Api.COMPLETIONS.value, json=body) as answer:
+                    next(answer.iter_raw(), b"")
+            except httpx.HTTPError as exc:
+                raise CheckFailed(f"a stream broke before we left it ({type(exc).__name__}: {exc})") from exc
     drained = _drained(probe)
     probe.still_serves()
     return "left mid-stream; the server went on" + (" and holds no request of ours" if drained else "")

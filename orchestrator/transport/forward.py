@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -62,24 +61,30 @@ def _serve(client: socket.socket, origin: tuple[str, int], open_channel: OpenCha
 
 
 def relay(client: socket.socket, channel: paramiko.Channel) -> None:
-    """Copy both ways until the channel's side has ended; a half-closed client may still be answered."""
+    """Copy both ways until the channel's side has ended; a half-closed client may still be answered.
+
+    Two threads and no select(): Paramiko ends its whole connection when a channel that was selected on is closed just
+    as data comes for it, since it then writes to a file descriptor that is gone, or somebody else's by now.
+    """
     with contextlib.suppress(OSError):  # a socket that is not TCP has no such option
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client_open = True
-    while True:
-        sources: list[socket.socket | paramiko.Channel] = [channel, *([client] if client_open else [])]
-        ready, _, _ = select.select(sources, [], [], 1.0)
-        if channel in ready:
-            data = channel.recv(PIECE)
-            if not data:
-                return
+    sender = threading.Thread(target=_send, args=(client, channel), daemon=True)
+    sender.start()
+    try:
+        while data := channel.recv(PIECE):
             client.sendall(data)
-        if client in ready:
-            data = client.recv(PIECE)
-            if data:
-                channel.sendall(data)
-            else:
-                client_open = False
-                channel.shutdown_write()
-        if channel.closed and not channel.recv_ready():
-            return
+    finally:
+        channel.close()  # wakes a sender that waits for room in the channel
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)  # and one that waits for the client
+        sender.join()
+
+
+def _send(client: socket.socket, channel: paramiko.Channel) -> None:
+    """From the client to the channel; the channel is closed when the client has gone, and half-closed when it is done."""
+    try:
+        while data := client.recv(PIECE):
+            channel.sendall(data)
+        channel.shutdown_write()
+    except (OSError, EOFError, paramiko.SSHException):
+        channel.close()

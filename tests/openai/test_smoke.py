@@ -58,8 +58,15 @@ def test_a_server_with_another_output_is_not_lossless() -> None:
 
 
 def test_nothing_listening_fails_every_check_and_raises_nothing() -> None:
-    results = run_smoke("http://127.0.0.1:1", only=["liveness", "completion", "malformed"], timeout_s=2)
-    assert [r.ok for r in results] == [False, False, False]
+    results = run_smoke("http://127.0.0.1:1", only=["liveness", "completion", "malformed", "aborted"], timeout_s=2)
+    assert [r.ok for r in results] == [False, False, False, False]
+    assert not smoke_passed(results)
+
+
+def test_a_server_that_hangs_up_passes_no_check_and_breaks_none() -> None:
+    with running_stub(Script(fault="hang-up")) as stub:
+        results = run_smoke(stub.url, reference=reference_of(stub.url), timeout_s=5)
+    assert {r.ok for r in results} <= {False, None}
     assert not smoke_passed(results)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import hashlib
@@ -219,6 +220,43 @@ def test_forwarding_reaches_a_loopback_port_both_ways(transport: SshTransport) -
                 received += end.recv(65536)
             sender.join()
     assert received == data
+
+
+def test_clients_that_leave_mid_stream_do_not_cost_the_connection(transport: SshTransport) -> None:
+    """Paramiko's own channels break a whole connection when they are waited for by select() and closed as data comes."""
+    piece, broken = b"x" * 4096, threading.Event()
+
+    def talk(server: socket.socket) -> None:
+        with contextlib.suppress(OSError), server:
+            while True:
+                server.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        link = transport.connect()
+        with transport.forward(listener.getsockname()[1]) as port:
+
+            def leave_early() -> None:
+                for _ in range(60):
+                    with socket.create_connection(("127.0.0.1", port)) as end:
+                        end.settimeout(20)
+                        if not end.recv(1):
+                            broken.set()
+
+            clients = [threading.Thread(target=leave_early) for _ in range(4)]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+        listener.shutdown(socket.SHUT_RDWR)
+    assert not broken.is_set()
+    assert transport.connect() is link
 
 
 def test_forwarding_to_a_closed_port_closes_the_client(transport: SshTransport) -> None:
