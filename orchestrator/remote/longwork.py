@@ -12,7 +12,10 @@ from orchestrator.remote.services import ServiceDriver, ServiceUnit
 from orchestrator.transport.base import CommandTimeout, Transport
 
 # The exit code is a file: it outlives the unit, the connection and a restart of the host.
-_WRAPPER = 'rm -f "$0"; "$@"; code=$?; echo $code > "$0.part" && mv -f "$0.part" "$0"; exit $code'
+# Work that was stopped (143: by SIGTERM, which may reach it before the shell around it) leaves no result.
+_WRAPPER = (
+    'rm -f "$0"; "$@"; code=$?; [ $code = 143 ] || { echo $code > "$0.part" && mv -f "$0.part" "$0"; }; exit $code'
+)
 WORK_UNITS = "orchestrate-work-"  # how the names of its units begin
 POLL_S = 1.0
 LINES = 10_000  # of the log's end, at each look

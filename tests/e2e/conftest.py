@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,26 +17,10 @@ import httpx
 import pytest
 
 from orchestrator.transport.embedded import remove_embedded
+from tests.ports import free_ports
 
 ORCHESTRATE = Path(sys.executable).with_name("orchestrate")
 QUICK = ("--set", "budgets=15", "--set", "pairs=1", "--set", "max_tokens=24", "--set", "group_size=1")
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` neighbouring loopback ports that are all free.
-
-    Any of many: they are used minutes later, and other tests of this machine look for ports meanwhile. Below those that
-    the kernel gives to whoever connects, and below the one that hosts.yaml names.
-    """
-    for first in random.SystemRandom().sample(range(20000, 29900 - count), 100):
-        try:
-            holders = [socket.create_server(("127.0.0.1", first + offset)) for offset in range(count)]
-        except OSError:
-            continue
-        for holder in holders:
-            holder.close()
-        return first
-    raise RuntimeError("no run of free ports")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from orchestrator.hosts.session import HostSession, open_session
 from orchestrator.release.manifest import Manifest
 from orchestrator.store.store import open_store
 from orchestrator.transport.embedded import embedded_home, processes_of
-from tests.e2e.conftest import INVENTORY, QUICK, Result, Story, free_ports
+from tests.e2e.conftest import INVENTORY, QUICK, Result, Story
+from tests.ports import free_ports
 
 HOST = "local"
 SETTLE_S = 40.0

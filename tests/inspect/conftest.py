@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.transport.base import CommandResult
+from tests.ports import free_ports
 
 if os.environ.get("ORCHESTRATE_FULL") != "1":
     collect_ignore = ["test_wheels.py"]  # gigabytes of downloads: `make test-full`
@@ -87,9 +88,7 @@ def transport() -> LocalTransport:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports()
 
 
 def make_package(folder: Path, version: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from orchestrator.hosts.inventory import HostConfig
@@ -13,6 +12,7 @@ from orchestrator.release.found import find_service
 from orchestrator.release.launch import with_flags
 from orchestrator.remote.services import ServiceUnit
 from tests.inspect.conftest import make_package, make_venv
+from tests.ports import free_ports
 
 HOST = "box"
 TREE = "ddtree-0123456789ab"
@@ -65,8 +65,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(flag("--port"))), Handler).ser
 
 def make_host(home: Path) -> HostConfig:
     """A host in `home` that serves a release with DDTREE, made from a known-good linear service."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_ports(4)
     inventory = home / "hosts.yaml"
     inventory.write_text(INVENTORY.format(host=HOST, models=MODELS, port=port), encoding="utf-8")
     config = select_host(load_inventory(inventory), HOST)

@@ -24,6 +24,7 @@ def site(tmp_path: Path) -> Iterator[Place]:
 async def test_a_host_is_looked_at_and_rolled_back_by_plan(site: Place) -> None:
     async with site.agent() as agent:
         seen = await agent.call("inspect", host=HOST)
+        assert seen["ok"], seen["error"]
         assert (seen["sglang"]["version"], seen["sglang"]["dflash"]) == ("0.5.20", "linear"), seen
         assert seen["model"]["compat"]["problems"] == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from orchestrator.release.manifest import Manifest
 from orchestrator.release.wheels import build_wheel
 from orchestrator.remote.services import ServiceUnit
 from orchestrator.transport.embedded import remove_embedded
+from tests.ports import free_ports
 from tests.release.driving import found, plan_for, quiet
 
 SERVER = """
@@ -107,5 +107,5 @@ def built(session: HostSession, plugin_wheel: Path) -> tuple[Manifest, Manifest]
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """The service's; the ones after it are for what stands beside it."""
+    return free_ports(4)

@@ -17,6 +17,7 @@ from orchestrator.errors import OrchestrateError
 from orchestrator.remote.process_driver import ProcessDriver
 from orchestrator.remote.services import Override, ServiceUnit
 from orchestrator.transport.ssh import SshTransport
+from tests.ports import free_ports
 
 SERVE = (
     "import socket, subprocess, time\n"
@@ -25,11 +26,6 @@ SERVE = (
     "print('listening', flush=True)\n"
     "time.sleep(3600)\n"
 )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], bool], patience_s: float = 20.0) -> None:
@@ -60,7 +56,7 @@ def service(driver: ProcessDriver, request: pytest.FixtureRequest) -> Iterator[s
 
 
 def test_start_stop_and_nothing_left(driver: ProcessDriver, service: str) -> None:
-    port = free_port()
+    port = free_ports()
     driver.install(ServiceUnit(service, ("python3", "-c", SERVE.format(port=port)), stop_timeout_s=5))
     driver.start(service)
     until(lambda: listening(port))

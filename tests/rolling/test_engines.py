@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from orchestrator.transport.embedded import embedded_folder, remove_embedded
-from tests.e2e.conftest import Story, free_ports
+from tests.e2e.conftest import Story
+from tests.ports import free_ports
 from tests.rolling import under_load
 
 REPLICAS = 3

@@ -35,7 +35,7 @@ from orchestrator.transport.embedded import embedded_home, remove_embedded
 from tasks.launch import ALGORITHM
 from tasks.samples import SAMPLE_PROMPTS, Sample, default_prompts, take_samples
 from tasks.takeover import KEY, TakeOver
-from tests.e2e.conftest import free_ports
+from tests.ports import free_ports
 from tests.rolling.under_load import load, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]

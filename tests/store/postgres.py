@@ -9,13 +9,14 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.ports import free_ports
 
 USERS = ("postgres", "nobody")
 
@@ -37,7 +38,7 @@ def postgres_server() -> Iterator[str]:
     account = _account()
     if account is not None:
         os.chown(home, account.pw_uid, account.pw_gid)
-    data, port = home / "data", _free_port()
+    data, port = home / "data", free_ports()
     try:
         _run(
             account,
@@ -89,12 +90,6 @@ def _run(account: pwd.struct_passwd | None, *command: str) -> None:
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=120, **user)
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} failed: {done.stdout[-500:]}{done.stderr[-500:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":
