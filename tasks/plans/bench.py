@@ -69,7 +69,7 @@ def _oracle(request: GraphRequest) -> GraphSpec:
     action = RunOracle(prompts, str(path or "the project's own prompts"), request.options.get("device"))
     tasks = (
         TaskSpec(
-            "inspect-model", "Check target and draft model compatibility", "inspect", InspectModel(), timeout_s=300
+            "inspect-model", "Check target and draft model compatibility", "inspect", InspectModel()
         ),
         TaskSpec(
             "oracle", "Measure acceptance offline and say whether a tree is worth it", "measure", action,

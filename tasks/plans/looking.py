@@ -15,7 +15,7 @@ def look() -> tuple[TaskSpec, ...]:
     return (
         TaskSpec(
             "accelerator-free", "Confirm that no foreign job holds the accelerator (training stopped)", "inspect",
-            AcceleratorFree(), timeout_s=300,
+            AcceleratorFree(),  # without a short limit: it may have to make an embedded host first
         ),
         TaskSpec(
             "inspect-sglang", "Inspect SGLang DFlash and speculative internals for DDTree support", "inspect",

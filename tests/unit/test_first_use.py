@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import operations
 from orchestrator.hosts import first_use, lock
 from orchestrator.hosts.inventory import HostConfig
 from orchestrator.hosts.session import open_session
@@ -84,3 +85,22 @@ def test_two_at_once_provision_one_after_the_other(
     assert at_work == ["begin", "end"]
     assert sorted(changed) == [[], ["environment"]]
     assert set(waited) == {"waiting for another process that makes this host ready"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("deploy-ddtree", {}),
+        ("deploy-dflash", {}),
+        ("inspect", {}),
+        ("smoke", {}),
+        ("bench", {}),
+        ("rollback", {}),
+        ("bench", {"oracle": True}),
+    ],
+)
+def test_a_first_task_has_time_to_make_the_host_over_a_slow_network(name: str, options: dict[str, bool]) -> None:
+    graph = operations.build_graph(name, CONFIG, {}, options)
+    first = [task for task in graph.tasks if not task.depends_on]
+    assert first
+    assert all(task.timeout_s >= 3600 for task in first)
