@@ -68,9 +68,7 @@ def _oracle(request: GraphRequest) -> GraphSpec:
     prompts = load_prompts(Path(path)) if path else default_prompts(RECORDED_PROMPTS)
     action = RunOracle(prompts, str(path or "the project's own prompts"), request.options.get("device"))
     tasks = (
-        TaskSpec(
-            "inspect-model", "Check target and draft model compatibility", "inspect", InspectModel()
-        ),
+        TaskSpec("inspect-model", "Check target and draft model compatibility", "inspect", InspectModel()),
         TaskSpec(
             "oracle", "Measure acceptance offline and say whether a tree is worth it", "measure", action,
             ("inspect-model",), occupies_host=True, timeout_s=LIMIT_S,
